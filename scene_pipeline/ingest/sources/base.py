@@ -1,0 +1,86 @@
+"""The source port: what the pager may ask of a provider, and what we declare of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from scene_pipeline.ingest.bounds import Bound
+
+__all__ = ["Declaration", "Page", "Query", "Source"]
+
+Area = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What one traversal enumerates: a Collection over an area, coordinates in [start, end).
+
+    ``area`` is (west, south, east, north) in lon/lat degrees; west > east crosses the
+    antimeridian. Instants are aware UTC.
+    """
+
+    collection: str
+    area: Area
+    start: datetime
+    end: datetime
+    limit: int = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One response: Items as parsed JSON, and the opaque token of the next page (None: the end).
+
+    ``matched`` is the server's count for the whole query where it gives one. ``server_at`` is
+    the response's ``Date``. ``foreign`` holds members that are not Items at all.
+    """
+
+    items: Sequence[Mapping[str, Any]]
+    next_token: str | None
+    matched: int | None = None
+    server_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What we declare of a source; certificates quote it, because no provider documents it.
+
+    ``finality``: see `settings.FinalitySettings`. ``matched``: how far the count can be
+    trusted. ``paging``: ``keyset`` continues after the last row, ``offset`` counts rows and can
+    skip or repeat under changes. ``null_datetime_matches``: a datetime query also finds Items
+    that have an interval alone. ``token_lifetime_s``/``retention_days``: None where unknown.
+    """
+
+    finality: Literal["none", "lag", "explicit"] = "none"
+    lag_hours: float | None = None
+    matched: Literal["exact", "estimate", "none"] = "none"
+    paging: Literal["keyset", "offset"] = "keyset"
+    null_datetime_matches: bool = True
+    requests_per_s: float = 5.0
+    token_lifetime_s: float | None = None
+    retention_days: float | None = None
+    cadence_hours: float | None = None
+
+
+class Source(Protocol):
+    """A provider that enumerates Items page by page."""
+
+    @property
+    def address(self) -> str:
+        """Where it is (URL or path, without secrets); part of a checkpoint's scope."""
+
+    @property
+    def declaration(self) -> Declaration:
+        """What we declare of it."""
+
+    def fetch_page(self, query: Query, token: str | None) -> Page:
+        """The page at ``token`` (None: the first).
+
+        Raises `SourceUnavailableError` (retry helps), `SourceFaultError` (not STAC, foreign
+        host), or `TokenExpiredError`.
+        """
+
+    def complete_through(self, query: Query) -> Bound | None:
+        """With finality ``explicit``: up to where the source itself says it is complete."""

@@ -1,0 +1,294 @@
+"""One typed, validated settings object; the only reader of the environment.
+
+Sources, strongest first: ``SCENE_PIPELINE_…`` variables (``__`` steps into a section:
+``SCENE_PIPELINE_CAPS__POSTGIS_WRITERS=2``), then ``scene_pipeline.toml`` (or the file that
+``SCENE_PIPELINE_CONFIG`` names), then the defaults, which are the demo.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import date
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+from sqlalchemy.engine import URL, make_url
+
+from scene_pipeline.errors import SettingsError
+
+__all__ = [
+    "Caps",
+    "FinalitySettings",
+    "PolicySettings",
+    "S3Settings",
+    "SensorSettings",
+    "Settings",
+    "StreamSettings",
+    "load_settings",
+]
+
+CONFIG_VARIABLE = "SCENE_PIPELINE_CONFIG"
+DEFAULT_CONFIG = "scene_pipeline.toml"
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_ENV_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+PolicyName = Literal["per_partition", "batched", "single_run"]
+
+
+def _check_name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError("use letters, digits, - and _ alone: it becomes part of keys and paths")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FinalitySettings(_Section):
+    """When a source's past is complete: our declaration, not the provider's.
+
+    ``lag``: every Item with a coordinate before (request time - ``hours``) is published.
+    ``explicit``: the source says so itself. ``none``: never; the stream has no frontier.
+    """
+
+    rule: Literal["none", "lag", "explicit"] = "none"
+    hours: float | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _lag_has_hours(self) -> FinalitySettings:
+        if (self.rule == "lag") != (self.hours is not None):
+            raise ValueError('hours belongs to rule = "lag", and lag needs it')
+        return self
+
+
+class StreamSettings(_Section):
+    """One independently paginated enumeration of a source over the region's area."""
+
+    source: str = Field(
+        default="", description="preset name, `simulator`, or empty with `url` or `path`"
+    )
+    url: str = Field(default="", description="root of a STAC API")
+    path: str = Field(default="", description="archive: ndjson, ndjson.gz, parquet or a folder")
+    collection: str = ""
+    name: str = Field(default="", description="defaults to <source>-<collection>")
+    finality: FinalitySettings | None = Field(default=None, description="overrides the preset's")
+    requests_per_s: float | None = Field(default=None, gt=0)
+    page_limit: int = Field(default=250, ge=1, le=10_000)
+    cadence_hours: float | None = Field(
+        default=None, gt=0, description="an empty stream past this age is shown as stalled"
+    )
+    on_unusable: Literal["quarantine", "hold"] = "quarantine"
+    rescan_days: int = Field(default=30, ge=0, description="trailing window of `ingest rescan`")
+    headers: dict[str, SecretStr] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict, description="source-specific")
+
+    @field_validator("headers", mode="before")
+    @classmethod
+    def _resolve_references(cls, headers: dict[str, str]) -> dict[str, str]:
+        """``${NAME}`` in a header value is taken from the environment, so no file holds a key."""
+
+        def value_of(match: re.Match[str]) -> str:
+            try:
+                return os.environ[match[1]]
+            except KeyError:
+                raise ValueError(f"environment variable {match[1]} is not set") from None
+
+        return {
+            name: _ENV_REFERENCE.sub(value_of, value) if isinstance(value, str) else value
+            for name, value in headers.items()
+        }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_name(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        if not fields.get("name"):
+            origin = fields.get("source") or ("archive" if fields.get("path") else "stac")
+            joined = "-".join(part for part in (origin, fields.get("collection")) if part)
+            fields = {**fields, "name": re.sub(r"[^A-Za-z0-9_-]+", "-", joined)}
+        return fields
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> StreamSettings:
+        _check_name(self.name)
+        if bool(self.url) + bool(self.path) + bool(self.source) != 1:
+            raise ValueError("give exactly one of source (a preset), url or path")
+        return self
+
+
+class PolicySettings(_Section):
+    """How many partition keys one run takes."""
+
+    default: PolicyName = "batched"
+    batched: int = Field(default=20, ge=1, le=1000)
+    single_run_max_keys: int = Field(default=1000, ge=1, le=10_000)
+
+
+class Caps(_Section):
+    """Ceilings that hold across runs and processes."""
+
+    postgis_writers: int = Field(default=4, ge=1)
+    stac_requests_per_s: float = Field(default=5, gt=0)
+    backfill_runs: int = Field(default=4, ge=1, description="concurrent runs of backfills")
+    db_deadline_s: float = Field(default=90, gt=0, description="bounded wait for the database")
+    http_deadline_s: float = Field(default=300, gt=0, description="bounded wait for a provider")
+    workers: int = Field(default=2, ge=1, description="threads or processes inside one run")
+    parallelism: Literal["serial", "threads", "processes"] = "serial"
+
+
+class SensorSettings(_Section):
+    """Bounds of one sensor tick."""
+
+    max_keys_per_tick: int = Field(default=2000, ge=1)
+    max_relaunches: int = Field(default=3, ge=0, description="of a failed key, then it stays")
+    relaunch_pause_minutes: float = Field(default=10, gt=0, description="doubles each time")
+    daily_lookback_days: int = Field(default=7, ge=1)
+
+
+class S3Settings(_Section):
+    """Where an ``s3://`` lake is; credentials come from the environment alone."""
+
+    endpoint: str = ""
+    region: str = ""
+    access_key: SecretStr = SecretStr("")
+    secret_key: SecretStr = SecretStr("")
+
+
+def _demo_streams() -> tuple[StreamSettings, ...]:
+    return (StreamSettings(source="simulator", collection="sim-optical"),)
+
+
+class Settings(BaseSettings):
+    """Everything that differs between a laptop, a server and a cluster.
+
+    ``area`` is (west, south, east, north) in lon/lat degrees; west > east crosses the
+    antimeridian. A path names a GeoJSON file whose bounds are the area.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="SCENE_PIPELINE_", env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    region: Name = "fiji"
+    start_date: date = date(2024, 6, 1)
+    end_date: date | None = Field(default=None, description="exclusive; empty: no end")
+    area: tuple[float, float, float, float] | Path = (175.5, -21.0, -178.0, -17.0)
+    zoom: int = Field(default=7, ge=0, le=14)
+    timezone: Literal["UTC"] = Field(
+        default="UTC", description="days are UTC days: local ones have 23 or 25 hours"
+    )
+    state_url: SecretStr = SecretStr("sqlite:///.scene_pipeline/state.db")
+    lake: str = ".scene_pipeline/lake"
+    warehouse_url: SecretStr = Field(
+        default=SecretStr(""), description="PostGIS; empty: a GeoPackage beside the lake"
+    )
+    warehouse_schema: str = "scenes"
+    dagster_home: str = ".scene_pipeline/dagster_home"
+    owners: tuple[str, ...] = ("team:earth-observation",)
+    streams: tuple[StreamSettings, ...] = Field(default_factory=_demo_streams)
+    policies: PolicySettings = PolicySettings()
+    caps: Caps = Caps()
+    sensor: SensorSettings = SensorSettings()
+    s3: S3Settings = S3Settings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del dotenv_settings, file_secret_settings
+        toml = TomlConfigSettingsSource(settings_cls, toml_file=find_config())
+        return init_settings, env_settings, toml
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Settings:
+        names = [stream.name for stream in self.streams]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two streams are named {', '.join(twice)}; set name on one of them")
+        if self.end_date is not None and self.end_date <= self.start_date:
+            raise ValueError("end_date is exclusive and must be after start_date")
+        if isinstance(self.area, tuple):
+            west, south, east, north = self.area
+            if not (-180 <= west <= 180 and -180 <= east <= 180 and -90 <= south < north <= 90):
+                raise ValueError("area is (west, south, east, north) in lon/lat degrees")
+        return self
+
+    @property
+    def state_engine_url(self) -> URL:
+        """`state_url` for SQLAlchemy, with psycopg 3 for PostgreSQL."""
+        return _engine_url(self.state_url)
+
+    @property
+    def warehouse_engine_url(self) -> URL | None:
+        """`warehouse_url` for SQLAlchemy, or None where the warehouse is a GeoPackage."""
+        return _engine_url(self.warehouse_url) if self.warehouse_url.get_secret_value() else None
+
+
+def _engine_url(secret: SecretStr) -> URL:
+    url = make_url(secret.get_secret_value())
+    if url.drivername in {"postgresql", "postgres"}:
+        return url.set(drivername="postgresql+psycopg")
+    return url
+
+
+def find_config() -> Path | None:
+    """The settings file in force, or None for the demo's defaults."""
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        if not Path(named).is_file():
+            raise SettingsError(
+                f"there is no settings file {named}",
+                where=CONFIG_VARIABLE,
+                next_step="name an existing TOML file, or unset the variable for the demo",
+            )
+        return Path(named)
+    return Path(DEFAULT_CONFIG) if Path(DEFAULT_CONFIG).is_file() else None
+
+
+def read_settings(**overrides: Any) -> Settings:
+    """Read and validate the settings afresh; raises `SettingsError` naming each wrong field."""
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        # Input values are left out: a wrong URL may carry a password.
+        lines = [
+            f"{'.'.join(str(part) for part in fault['loc']) or 'settings'}: {fault['msg']}"
+            for fault in error.errors(include_input=False, include_url=False)
+        ]
+        raise SettingsError(
+            "; ".join(lines),
+            where=f"settings from {find_config() or 'defaults and environment'}",
+            next_step="correct the field; docs/reference.md lists them all",
+        ) from None
+
+
+@lru_cache(maxsize=1)
+def load_settings() -> Settings:
+    """The process's settings, read once."""
+    return read_settings()
