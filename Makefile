@@ -1,0 +1,80 @@
+# Every target sets up what it needs and can be run again at any time.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(shell command -v uv 2>/dev/null)
+PYTEST := SCENE_PIPELINE_REQUIRE_SERVICES=1 $(BIN)/pytest -n 2 --dist loadfile
+
+.DEFAULT_GOAL := help
+.PHONY: help demo dev test test-embedded test-full bench lint lock wheel clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
+	  { echo "$(PYTHON) must be Python 3.11 to 3.13; name another with make PYTHON=…"; exit 1; }
+ifdef UV
+	@$(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
+else
+	@$(PYTHON) -m venv $(VENV)
+endif
+
+# $(1): lock file. The project itself goes in editable, so that a git pull needs no reinstall.
+ifdef UV
+install = $(UV) pip install --quiet --python $(BIN)/python --require-hashes -r $(1) && \
+  $(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
+else
+install = $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(1) && \
+  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+endif
+
+$(VENV)/.run: requirements.lock pyproject.toml | $(BIN)/python
+	@echo "installing the pipeline into $(VENV) (once)"
+	@$(call install,requirements.lock)
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
+	@echo "installing the pipeline and its test tools into $(VENV) (once)"
+	@$(call install,requirements-dev.lock)
+	@touch $@ $(VENV)/.run
+
+demo: $(VENV)/.run ## simulated scenes to GeoParquet, a table and a map, in about a minute
+	@$(BIN)/scene-pipeline demo
+
+dev: $(VENV)/.run ## the Dagster UI, daemon and sensor on http://127.0.0.1:3000
+	@$(BIN)/scene-pipeline dev
+
+test: $(VENV)/.dev ## every test, on a real PostGIS, STAC server, S3 server, daemon and browser
+	@sh infra/install-services.sh
+	@$(PYTEST) -m "not full"
+
+test-embedded: $(VENV)/.dev ## what needs no installed service
+	@$(BIN)/pytest -n 2 --dist loadfile -m "not full and not postgres and not stac and not browser"
+
+test-full: $(VENV)/.dev ## the long variants too
+	@sh infra/install-services.sh
+	@HYPOTHESIS_PROFILE=full $(PYTEST)
+
+bench: $(VENV)/.dev ## ratios, measured side by side, to bench.json (ONLY=name for one)
+	@sh infra/install-services.sh
+	@$(BIN)/python -m scene_pipeline_tests.benchmarks $(if $(ONLY),--only $(ONLY))
+
+lint: $(VENV)/.dev ## ruff (format and rules) and mypy --strict
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+
+lock: ## renew both lock files (needs uv)
+	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header pyproject.toml -o requirements.lock
+	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header pyproject.toml --group dev -c requirements.lock \
+	  -o requirements-dev.lock
+
+wheel: $(BIN)/python ## the wheel, in dist/
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
+
+clean: ## remove the demo's data and all caches (the .venv stays)
+	@rm -rf .scene_pipeline .pytest_cache .mypy_cache .ruff_cache .hypothesis dist bench.json
