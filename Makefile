@@ -66,9 +66,9 @@ lint: $(VENV)/.dev ## ruff (format and rules) and mypy --strict
 	@$(BIN)/mypy
 
 lock: ## renew both lock files (needs uv)
-	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-strip-extras \
 	  --no-emit-index-url --no-header pyproject.toml -o requirements.lock
-	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-strip-extras \
 	  --no-emit-index-url --no-header pyproject.toml --group dev -c requirements.lock \
 	  -o requirements-dev.lock
 
