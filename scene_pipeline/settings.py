@@ -38,6 +38,7 @@ __all__ = [
     "Caps",
     "FinalitySettings",
     "PolicySettings",
+    "RetrySettings",
     "S3Settings",
     "SensorSettings",
     "Settings",
@@ -145,6 +146,13 @@ class PolicySettings(_Section):
     single_run_max_keys: int = Field(default=1000, ge=1, le=10_000)
 
 
+class RetrySettings(_Section):
+    """Retries around one partition key, of errors that a retry can help: doubling delay, jitter."""
+
+    max_retries: int = Field(default=3, ge=0)
+    delay_s: float = Field(default=10, ge=0)
+
+
 class Caps(_Section):
     """Ceilings that hold across runs and processes."""
 
@@ -175,6 +183,11 @@ class S3Settings(_Section):
     secret_key: SecretStr = SecretStr("")
 
 
+# The demo: two weeks over Fiji, which the antimeridian crosses.
+_DEMO_START = date(2024, 6, 1)
+_DEMO_END = date(2024, 6, 15)
+
+
 def _demo_streams() -> tuple[StreamSettings, ...]:
     return (StreamSettings(source="simulator", collection="sim-optical"),)
 
@@ -191,7 +204,7 @@ class Settings(BaseSettings):
     )
 
     region: Name = "fiji"
-    start_date: date = date(2024, 6, 1)
+    start_date: date = _DEMO_START
     end_date: date | None = Field(default=None, description="exclusive; empty: no end")
     area: tuple[float, float, float, float] | Path = (175.5, -21.0, -178.0, -17.0)
     zoom: int = Field(default=7, ge=0, le=14)
@@ -208,6 +221,7 @@ class Settings(BaseSettings):
     owners: tuple[str, ...] = ("team:earth-observation",)
     streams: tuple[StreamSettings, ...] = Field(default_factory=_demo_streams)
     policies: PolicySettings = PolicySettings()
+    retries: RetrySettings = RetrySettings()
     caps: Caps = Caps()
     sensor: SensorSettings = SensorSettings()
     s3: S3Settings = S3Settings()
@@ -224,6 +238,14 @@ class Settings(BaseSettings):
         del dotenv_settings, file_secret_settings
         toml = TomlConfigSettingsSource(settings_cls, toml_file=find_config())
         return init_settings, env_settings, toml
+
+    @model_validator(mode="before")
+    @classmethod
+    def _end_the_demo(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """The demo is two weeks; a region, start or end of one's own is open unless it says so."""
+        if {"region", "start_date", "end_date"}.isdisjoint(fields):
+            return {**fields, "end_date": _DEMO_END}
+        return fields
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
