@@ -20,6 +20,7 @@ later; ``exit_code`` is what the command line returns for it (0 fine, 1 findings
     │   ├── WarehouseUnavailableError  PostGIS: refused connection, restart, deadlock
     │   └── StateUnavailableError    the state database
     ├── SourceFaultError         3  a provider broke its contract; the stream is blocked
+    │   └── TokenExpiredError        the resume token is no longer honoured; restart the window
     ├── CheckpointLostError      1  another ingester moved the checkpoint first; retrying helps
     ├── DataError                1  the data is wrong; only other data helps
     │   ├── SceneRejectedError       one Item cannot become a scene (has a reason code)
@@ -123,6 +124,10 @@ class SourceFaultError(ScenePipelineError):
     """A provider broke its own contract (repeated page, shortfall, foreign host, not STAC)."""
 
     exit_code = 3
+
+
+class TokenExpiredError(SourceFaultError):
+    """The provider no longer honours a resume token; the window starts again (replays are safe)."""
 
 
 class CheckpointLostError(ScenePipelineError):

@@ -80,3 +80,15 @@ plans = sa.Table(
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("document", sa.Text, nullable=False),
 )
+
+# One rate a source: when its next request may start, in seconds since 1970 (arithmetic inside
+# one UPDATE on both databases), and how many were made and refused with 429 so far.
+# It is the one table without a region: a provider counts requests, not our regions.
+throttles = sa.Table(
+    "throttles",
+    metadata,
+    sa.Column("source", sa.String(255), primary_key=True),
+    sa.Column("next_at_s", sa.Double, nullable=False),
+    sa.Column("requests", sa.BigInteger, nullable=False),
+    sa.Column("refused", sa.BigInteger, nullable=False),
+)

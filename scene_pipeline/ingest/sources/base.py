@@ -12,6 +12,7 @@ from scene_pipeline.ingest.bounds import Bound
 __all__ = ["Declaration", "Page", "Query", "Source"]
 
 Area = tuple[float, float, float, float]
+FOREIGN_CHARS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,15 @@ class Page:
     """One response: Items as parsed JSON, and the opaque token of the next page (None: the end).
 
     ``matched`` is the server's count for the whole query where it gives one. ``server_at`` is
-    the response's ``Date``. ``foreign`` holds members that are not Items at all.
+    the response's ``Date``. ``foreign`` holds members that are not even JSON objects, as text
+    cut to `FOREIGN_CHARS` characters: each needs an outcome as an Item does.
     """
 
     items: Sequence[Mapping[str, Any]]
     next_token: str | None
     matched: int | None = None
     server_at: datetime | None = None
+    foreign: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,15 @@ class Source(Protocol):
 
     @property
     def address(self) -> str:
-        """Where it is (URL or path, without secrets); part of a checkpoint's scope."""
+        """Where it is (URL or path, without secrets), for messages and reports."""
+
+    @property
+    def scope(self) -> str:
+        """All that decides, beside the `Query`, which Items come in which order.
+
+        Canonical JSON of address, filter, order and boundary convention, without secrets; a
+        token saved under another scope is never resumed.
+        """
 
     @property
     def declaration(self) -> Declaration:
