@@ -1,0 +1,94 @@
+"""How much of each tile one day's footprints cover, and under how much cloud.
+
+Mercator stretches area by 1/cos²(lat): within a tile of zoom 7 the ratio of two Mercator areas
+is off by up to a few percent, within one of zoom 1 by a factor. So shares are taken on the
+equal-area cylinder (Snyder 1987, Map Projections, eq. 10-1 and 10-2), which keeps x and turns
+y = R·atanh(sin lat) into R·sin lat = R·tanh(y/R); tiles stay rectangles on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import shapely
+
+__all__ = ["COVERAGE_COLUMNS", "EARTH_RADIUS_M", "cover_day"]
+
+EARTH_RADIUS_M = 6_378_137.0  # of EPSG:3857's sphere
+
+COVERAGE_COLUMNS = pa.schema(
+    [
+        pa.field("tile", pa.string(), nullable=False),
+        pa.field("scenes", pa.int64(), nullable=False),
+        pa.field("covered_share", pa.float64(), nullable=False),
+        pa.field("cloud_cover_pct", pa.float64()),
+    ]
+)
+
+# A straight edge on one cylinder is a curve on the other: cut edges to this share of the tile.
+_EDGE_SHARE = 1 / 64
+
+
+class _Grid(Protocol):
+    @property
+    def keys(self) -> Sequence[str]: ...
+
+    def bounds(self, key: str) -> tuple[float, float, float, float]: ...
+
+
+def cover_day(
+    rows: Mapping[str, Any], grid: _Grid, *, tiles: Sequence[str] | None = None
+) -> pa.Table:
+    """One row a tile of ``tiles`` (all of the grid where None), in their order.
+
+    ``rows`` maps a tile to its `schema.SCENE_COLUMNS` table of that day; a tile that is absent
+    counts as one without scenes. ``covered_share`` is the share of the tile's true area, 0 to 1,
+    under at least one footprint. ``cloud_cover_pct`` is the mean over the scenes that state it,
+    weighted by the area of their pieces; null where none does.
+    """
+    chosen = list(grid.keys if tiles is None else tiles)
+    columns: dict[str, list[Any]] = {name: [] for name in COVERAGE_COLUMNS.names}
+    for tile in chosen:
+        table = rows.get(tile)
+        pieces = shapely.from_wkb([] if table is None else table["geometry"].to_numpy())
+        clouds = np.array(
+            [] if table is None else table["cloud_cover_pct"].to_pylist(), dtype=np.float64
+        )
+        columns["tile"].append(tile)
+        columns["scenes"].append(len(pieces))
+        columns["covered_share"].append(_covered_share(pieces, grid.bounds(tile)))
+        columns["cloud_cover_pct"].append(_weighted_cloud(pieces, clouds))
+    return pa.table(columns, schema=COVERAGE_COLUMNS)
+
+
+def _covered_share(pieces: Any, bounds: tuple[float, float, float, float]) -> float:
+    if not len(pieces):
+        return 0.0
+    # The union is taken on the coordinates that the pieces are valid in, then measured.
+    union = shapely.segmentize(shapely.union_all(pieces), (bounds[2] - bounds[0]) * _EDGE_SHARE)
+    share = float(
+        _true_area(np.array([union]))[0] / _true_area(np.array([shapely.box(*bounds)]))[0]
+    )
+    return min(share, 1.0)
+
+
+def _weighted_cloud(pieces: Any, clouds: Any) -> float | None:
+    stated = ~np.isnan(clouds)
+    if not stated.any():
+        return None
+    return float(np.average(clouds[stated], weights=_true_area(pieces[stated])))
+
+
+def _true_area(geometries: Any) -> Any:
+    """Areas on the sphere, m², of EPSG:3857 geometries whose edges are short."""
+    return shapely.area(
+        shapely.transform(
+            geometries,
+            lambda xy: np.column_stack(
+                (xy[:, 0], EARTH_RADIUS_M * np.tanh(xy[:, 1] / EARTH_RADIUS_M))
+            ),
+        )
+    )
