@@ -1,0 +1,39 @@
+"""Providers of Items behind one port: a STAC API, an archive of files, a simulator."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, time
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from scene_pipeline.ingest.sources.archive import Archive
+from scene_pipeline.ingest.sources.base import Declaration, Page, Query, Source
+from scene_pipeline.ingest.sources.options import (
+    ArchiveOptions,
+    SimulatorOptions,
+    parse_options,
+)
+from scene_pipeline.ingest.sources.presets import declaration_of, find_preset
+from scene_pipeline.ingest.sources.simulator import Simulator
+from scene_pipeline.settings import Settings, StreamSettings
+
+__all__ = ["Declaration", "Page", "Query", "Source", "declaration_of", "open_source"]
+
+
+def open_source(stream: StreamSettings, settings: Settings, engine: sa.Engine) -> Source:
+    """The provider of a stream; nothing is fetched yet.
+
+    ``engine`` is the state database, through which one rate a provider is shared. Raises
+    `SettingsError` for an unknown preset or option.
+    """
+    declaration = declaration_of(stream, settings)
+    if stream.source == "simulator":
+        simulated = parse_options(SimulatorOptions, stream)
+        return Simulator(settings.start_date, simulated.days, simulated.missions, declaration)
+    if stream.path:
+        through = parse_options(ArchiveOptions, stream).complete_through
+        midnight = None if through is None else datetime.combine(through, time(), UTC)
+        return Archive(Path(stream.path), declaration, midnight)
+    find_preset(stream.source)
+    raise NotImplementedError(engine)

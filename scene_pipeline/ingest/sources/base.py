@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from scene_pipeline.ingest.bounds import Bound
 
-__all__ = ["Declaration", "Page", "Query", "Source"]
+__all__ = ["Area", "Declaration", "Page", "Query", "Source", "format_scope"]
 
 Area = tuple[float, float, float, float]
 FOREIGN_CHARS = 1000
@@ -95,3 +96,8 @@ class Source(Protocol):
 
     def complete_through(self, query: Query) -> Bound | None:
         """With finality ``explicit``: up to where the source itself says it is complete."""
+
+
+def format_scope(**parts: object) -> str:
+    """The canonical JSON that `Source.scope` promises."""
+    return json.dumps(parts, sort_keys=True, separators=(",", ":"))
