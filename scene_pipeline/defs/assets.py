@@ -1,0 +1,183 @@
+"""The five assets, each from a factory.
+
+No postponed annotations here: Dagster reads the type of ``context`` as an object.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from scene_pipeline.defs.body import materialize_keys
+from scene_pipeline.defs.makers import FootprintMaker, Made, TableMaker
+from scene_pipeline.defs.metadata import table_schema_metadata
+from scene_pipeline.defs.partitions import day_partitions, scene_partitions
+from scene_pipeline.defs.pipeline import Pipeline
+from scene_pipeline.settings import RetrySettings
+
+__all__ = [
+    "GROUP",
+    "build_coverage",
+    "build_footprints",
+    "build_frontier",
+    "build_raw_scenes",
+    "build_table",
+    "retry_policy",
+    "under_policy",
+]
+
+GROUP = "scenes"
+COVERAGE_CODE_VERSION = "1"
+
+
+def retry_policy(settings: RetrySettings) -> dg.RetryPolicy:
+    """Dagster's policy of a step, which a run of many keys applies to each key."""
+    return dg.RetryPolicy(
+        max_retries=settings.max_retries,
+        delay=settings.delay_s,
+        backoff=dg.Backoff.EXPONENTIAL,
+        jitter=dg.Jitter.PLUS_MINUS,
+    )
+
+
+def _common(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "key_prefix": [pipeline.region],
+        "group_name": GROUP,
+        "owners": list(pipeline.settings.owners),
+        "tags": {"region": pipeline.region},
+    }
+
+
+def build_raw_scenes(pipeline: Pipeline) -> dg.AssetSpec:
+    """What ingest has landed, recorded a key at a time; Dagster does not run it."""
+    return dg.AssetSpec(
+        key=[pipeline.region, "raw_scenes"],
+        group_name=GROUP,
+        owners=list(pipeline.settings.owners),
+        tags={"region": pipeline.region},
+        kinds={"stac", "parquet"},
+        partitions_def=scene_partitions(pipeline.definition),
+        deps=[dg.AssetKey([pipeline.region, "ingest_frontier"])],
+        description=(
+            "STAC Items as the providers published them, one tile and UTC day a partition. "
+            "`ingest_frontier` lands them and reports each partition here once its day is "
+            "covered, or again when a late or newer Item changes it. The data version is the "
+            "raw version: a counter that goes up with every change."
+        ),
+    )
+
+
+def under_policy(asset: dg.AssetsDefinition, max_keys: int) -> dg.AssetsDefinition:
+    """``asset`` with at most ``max_keys`` keys a run.
+
+    The op stays the same object: Dagster refuses a location whose jobs hold two of one name.
+    """
+    return asset.with_attributes(backfill_policy=dg.BackfillPolicy.multi_run(max_keys))
+
+
+def build_footprints(pipeline: Pipeline) -> dg.AssetsDefinition:
+    """The lake's asset."""
+    retry = retry_policy(pipeline.settings.retries)
+    maker = FootprintMaker(pipeline)
+
+    @dg.asset(
+        **_common(pipeline),
+        partitions_def=scene_partitions(pipeline.definition),
+        deps=[dg.AssetKey([pipeline.region, "raw_scenes"])],
+        retry_policy=retry,
+        io_manager_key="geoparquet_io",
+        output_required=False,
+        code_version=maker.code_version,
+        kinds={"parquet", "geopandas"},
+        metadata=table_schema_metadata(),
+        description=(
+            "Footprints of the scenes that a tile holds on a UTC day: repaired, split at the "
+            "antimeridian, projected to EPSG:3857 and cut to the tile. One GeoParquet file a "
+            "partition; a day without a scene is an empty file, which is a result too."
+        ),
+    )
+    def scene_footprints(context: dg.AssetExecutionContext) -> Iterator[dg.Output[Made]]:
+        yield from materialize_keys(context, pipeline, maker=maker, retry=retry)
+
+    return scene_footprints
+
+
+def build_table(pipeline: Pipeline) -> dg.AssetsDefinition:
+    """The warehouse's asset."""
+    retry = retry_policy(pipeline.settings.retries)
+    maker = TableMaker(pipeline)
+
+    @dg.asset(
+        **_common(pipeline),
+        partitions_def=scene_partitions(pipeline.definition),
+        deps=[dg.AssetKey([pipeline.region, "scene_footprints"])],
+        retry_policy=retry,
+        io_manager_key="table_io",
+        output_required=False,
+        code_version=maker.code_version,
+        kinds={"postgres"} if pipeline.settings.warehouse_engine_url else {"geopackage"},
+        metadata=table_schema_metadata(),
+        pool="postgis",
+        description=(
+            "The same rows as the GeoParquet file, in one table (PostGIS, or a GeoPackage where "
+            "no server is set). Each partition is replaced in one transaction, whole or not at "
+            "all, under the pool `postgis`."
+        ),
+    )
+    def footprint_table(context: dg.AssetExecutionContext) -> Iterator[dg.Output[Made]]:
+        yield from materialize_keys(context, pipeline, maker=maker, retry=retry)
+
+    return footprint_table
+
+
+def build_coverage(pipeline: Pipeline) -> dg.AssetsDefinition:
+    """How much of each tile a day's scenes cover."""
+    definition = pipeline.definition
+
+    @dg.asset(
+        **_common(pipeline),
+        partitions_def=day_partitions(definition),
+        ins={
+            "scene_footprints": dg.AssetIn(
+                key=dg.AssetKey([pipeline.region, "scene_footprints"]),
+                partition_mapping=dg.MultiToSingleDimensionPartitionMapping("date"),
+                input_manager_key="geoparquet_io",
+            )
+        },
+        io_manager_key="geoparquet_io",
+        retry_policy=retry_policy(pipeline.settings.retries),
+        code_version=COVERAGE_CODE_VERSION,
+        kinds={"geopandas"},
+        description=(
+            "How many scenes each tile has on a UTC day, what share of the tile they cover "
+            "together, and their cloud cover, with a map of the day."
+        ),
+    )
+    def daily_coverage(scene_footprints: dict[str, Any]) -> dg.MaterializeResult[Any]:
+        return dg.MaterializeResult(metadata={"tiles_read": len(scene_footprints)})
+
+    return daily_coverage
+
+
+def build_frontier(pipeline: Pipeline) -> dg.AssetsDefinition:
+    """One round of ingest over every stream, and the frontier that it published."""
+
+    @dg.asset(
+        **_common(pipeline),
+        retry_policy=retry_policy(pipeline.settings.retries),
+        kinds={"stac"},
+        pool="stac_api",
+        description=(
+            "Reads every stream (one Collection of one STAC API) page by page into the raw lake, "
+            "and publishes the frontier: the instant before which every stream is proven "
+            "complete. Only days before it are built."
+        ),
+    )
+    def ingest_frontier() -> dg.MaterializeResult[Any]:
+        from scene_pipeline.ingest.runner import run_ingest
+
+        report = run_ingest(pipeline.settings)
+        return dg.MaterializeResult(metadata={"streams": len(report.streams)})
+
+    return ingest_frontier

@@ -1,0 +1,149 @@
+"""The one body of the partitioned assets, for runs of one key and of many.
+
+A run of one key is ordinary Dagster: an Output goes to the IO manager, checks and later steps
+follow. A run of many keys keeps its own account: each key is claimed, made, stored and recorded
+by itself, and retried by itself, so a bad key costs one key and a killed run keeps what it did.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import dagster as dg
+
+from scene_pipeline.backfill.claims import Claims, Held
+from scene_pipeline.defs.failures import mapped_failures, retry_helps
+from scene_pipeline.defs.makers import Facts, Made, Maker
+from scene_pipeline.defs.metadata import to_metadata
+from scene_pipeline.defs.pipeline import Pipeline
+from scene_pipeline.errors import ClaimRefusedError, KeySetError, PartitionsFailedError
+from scene_pipeline.scenes.keys import PartitionKey, parse_key
+
+__all__ = ["materialize_keys", "read_run_keys"]
+
+# Keys that are claimed, read and released together: neighbours share raw segments.
+_CHUNK = 50
+
+
+def read_run_keys(context: dg.AssetExecutionContext) -> list[PartitionKey]:
+    """The keys of this run, in its order; raises `KeySetError` where there are none."""
+    texts = list(context.partition_keys)
+    if not texts:
+        raise KeySetError(
+            "the run's partition range is empty",
+            where=f"run {context.run_id}",
+            next_step="give the range's start before its end, in the order of the tiles",
+        )
+    return [parse_key(text) for text in texts]
+
+
+def materialize_keys(
+    context: dg.AssetExecutionContext, pipeline: Pipeline, *, maker: Maker, retry: dg.RetryPolicy
+) -> Iterator[dg.Output[Made]]:
+    """Make and store the run's keys; yields an Output in a run of one key alone."""
+    with mapped_failures():
+        keys = read_run_keys(context)
+        claims = Claims(
+            pipeline.state,
+            region=pipeline.region,
+            asset=maker.asset_name,
+            run_id=context.run_id,
+            run_ended=lambda run_id: has_ended(context.instance, run_id),
+        )
+        if len(keys) == 1:
+            yield from _materialize_one(keys[0], claims, maker)
+        else:
+            _Batch(context, claims, maker).materialize(keys, retry)
+
+
+def has_ended(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Whether ``run_id`` is over; a run that Dagster does not know may be another instance's."""
+    run = instance.get_run_by_id(run_id)
+    return run is not None and run.is_finished
+
+
+def _materialize_one(key: PartitionKey, claims: Claims, maker: Maker) -> Iterator[dg.Output[Made]]:
+    with claims.hold([key]) as held:
+        for error in held.refused.values():
+            raise error
+        for _, made in maker.make([key]):
+            if isinstance(made, Exception):
+                raise made
+            # The claim is held until the IO manager has stored the output: Dagster comes back
+            # to this generator afterwards.
+            yield dg.Output(made, data_version=dg.DataVersion(str(made.version)))
+
+
+class _Batch:
+    """The account of one run of many keys."""
+
+    def __init__(self, context: dg.AssetExecutionContext, claims: Claims, maker: Maker) -> None:
+        self._context = context
+        self._claims = claims
+        self._maker = maker
+
+    def materialize(self, keys: Sequence[PartitionKey], retry: dg.RetryPolicy) -> None:
+        """Work on ``keys``; raises a failure that names those that failed in the end."""
+        failed: dict[PartitionKey, Exception] = {}
+        pending = list(keys)
+        for attempt in range(retry.max_retries + 1):
+            errors: dict[PartitionKey, Exception] = {}
+            for start in range(0, len(pending), _CHUNK):
+                errors |= self._work(pending[start : start + _CHUNK])
+            for key, error in errors.items():
+                self._context.log.warning(f"{key}: {error}")
+            last = attempt == retry.max_retries
+            pending = [key for key, error in errors.items() if retry_helps(error) and not last]
+            failed |= {key: error for key, error in errors.items() if key not in pending}
+            if not pending:
+                break
+            time.sleep(retry.calculate_delay(attempt + 1))
+        if failed:
+            raise PartitionsFailedError(
+                f"{len(failed)} of {len(keys)} keys failed: {', '.join(map(str, failed))}",
+                failed={str(key): str(error) for key, error in failed.items()},
+                where=f"run {self._context.run_id}",
+                next_step="the other keys are done; `backfill diagnose` gives each cause",
+            )
+
+    def _work(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Exception]:
+        """Claim, make, store and record ``keys``; returns the errors of those that failed."""
+        with self._claims.hold(keys) as held:
+            errors: dict[PartitionKey, Exception] = {**held.refused}
+            waiting: list[Made] = []
+            for key, made in self._maker.make(held.keys):
+                if isinstance(made, Exception):
+                    errors[key] = made
+                else:
+                    waiting.append(made)
+                if len(waiting) >= self._maker.store_together:
+                    errors |= self._store(waiting, held)
+                    waiting = []
+            if waiting:
+                errors |= self._store(waiting, held)
+        return errors
+
+    def _store(self, made: Sequence[Made], held: Held) -> dict[PartitionKey, Exception]:
+        by_key = {each.key: each for each in made}
+        try:
+            held.require(by_key)
+        except ClaimRefusedError as error:
+            return dict.fromkeys(by_key, error)
+        errors: dict[PartitionKey, Exception] = {}
+        for key, stored in self._maker.store(made):
+            if isinstance(stored, Exception):
+                errors[key] = stored
+            else:
+                self._record(by_key[key], stored)
+        return errors
+
+    def _record(self, made: Made, stored: Facts) -> None:
+        self._context.log_event(
+            dg.AssetMaterialization(
+                asset_key=self._context.asset_key,
+                partition=str(made.key),
+                metadata=to_metadata({**made.facts, **stored}),
+                tags=made.version.tags,
+            )
+        )

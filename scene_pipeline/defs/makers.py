@@ -1,0 +1,177 @@
+"""How each partitioned asset reads, builds and stores its partitions, without Dagster.
+
+Both work on many keys and answer for each one apart, so that one bad key costs one key.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from scene_pipeline.backfill.versions import DataVersion
+from scene_pipeline.defs.pipeline import Pipeline
+from scene_pipeline.scenes.keys import PartitionKey
+from scene_pipeline.warehouse.port import PartitionRows
+
+__all__ = ["FootprintMaker", "Made", "Maker", "TableMaker"]
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One partition ready to be stored; ``facts`` becomes its metadata."""
+
+    partition: PartitionRows
+    facts: Facts
+    code_version: str
+
+    @property
+    def key(self) -> PartitionKey:
+        """The partition's key."""
+        return self.partition.key
+
+    @property
+    def version(self) -> DataVersion:
+        """What the materialization's data version says."""
+        rows = self.partition.rows.num_rows
+        return DataVersion(self.partition.raw_seq, rows, self.code_version)
+
+
+class Maker(Protocol):
+    """One asset's work. ``store_together`` is how many partitions one `store` call gets."""
+
+    asset_name: ClassVar[str]
+    code_version: ClassVar[str]
+    store_together: ClassVar[int]
+
+    def make(self, keys: Sequence[PartitionKey]) -> Iterator[tuple[PartitionKey, Made | Exception]]:
+        """Read and build each key, in the order given; nothing is stored."""
+
+    def store(self, made: Sequence[Made]) -> Iterator[tuple[PartitionKey, Facts | Exception]]:
+        """Store each partition, whole or not at all; yields a key once it is durable."""
+
+
+class FootprintMaker:
+    """Raw scenes of a tile's day → repaired, cut footprints → one GeoParquet file."""
+
+    asset_name: ClassVar[str] = "scene_footprints"
+    code_version: ClassVar[str] = "1"
+    store_together: ClassVar[int] = 1
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    def make(self, keys: Sequence[PartitionKey]) -> Iterator[tuple[PartitionKey, Made | Exception]]:
+        """Read the raw scenes of neighbouring keys together, then build each partition."""
+        from scene_pipeline.scenes.partition import build_partition
+
+        for key, raw, seconds_read in self._read(keys):
+            if isinstance(raw, Exception):
+                yield key, raw
+                continue
+            raw_seq, table = raw
+            started = time.perf_counter()
+            try:
+                built = build_partition(
+                    table,
+                    key=key,
+                    grid=self._pipeline.grid,
+                    region=self._pipeline.region,
+                    raw_seq=raw_seq,
+                )
+            except Exception as error:  # noqa: BLE001  one bad key costs one key
+                yield key, error
+                continue
+            facts = {
+                **built.counts,
+                "seconds_read": seconds_read,
+                "seconds_build": time.perf_counter() - started,
+            }
+            yield key, Made(PartitionRows(key, built.rows, raw_seq), facts, self.code_version)
+
+    def _read(
+        self, keys: Sequence[PartitionKey]
+    ) -> Iterator[tuple[PartitionKey, tuple[int, Any] | Exception, float]]:
+        """Each key's raw version and scenes; after a failure the next unread key goes alone."""
+        from scene_pipeline.ingest.raw import read_raw_scenes
+
+        pending = list(keys)
+        alone = False
+        while pending:
+            batch = pending[:1] if alone else list(pending)
+            alone = False
+            started = time.perf_counter()
+            try:
+                for key, raw_seq, table in read_raw_scenes(
+                    self._pipeline.state, self._pipeline.store, self._pipeline.region, batch
+                ):
+                    pending.remove(key)
+                    yield key, (raw_seq, table), time.perf_counter() - started
+                    started = time.perf_counter()
+            except Exception as error:  # noqa: BLE001  one bad key costs one key
+                if len(batch) == 1:
+                    yield pending.pop(0), error, time.perf_counter() - started
+                else:
+                    alone = True
+
+    def store(self, made: Sequence[Made]) -> Iterator[tuple[PartitionKey, Facts | Exception]]:
+        """Write each file."""
+        for each in made:
+            try:
+                written = self._pipeline.lake.write(
+                    each.key, each.partition.rows, raw_seq=each.partition.raw_seq
+                )
+            except Exception as error:  # noqa: BLE001  one bad key costs one key
+                yield each.key, error
+                continue
+            yield (
+                each.key,
+                {
+                    "rows": written.rows,
+                    "bytes": written.bytes,
+                    "path": written.path,
+                    "seconds_write": written.seconds,
+                },
+            )
+
+
+class TableMaker:
+    """One GeoParquet file → the same rows in the table."""
+
+    asset_name: ClassVar[str] = "footprint_table"
+    code_version: ClassVar[str] = "1"
+    store_together: ClassVar[int] = 20
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    def make(self, keys: Sequence[PartitionKey]) -> Iterator[tuple[PartitionKey, Made | Exception]]:
+        """Read each key's file; a key without one fails by name."""
+        for key in keys:
+            started = time.perf_counter()
+            try:
+                partition = self._pipeline.lake.read(key)
+            except Exception as error:  # noqa: BLE001  one bad key costs one key
+                yield key, error
+                continue
+            facts = {"seconds_read": time.perf_counter() - started}
+            yield key, Made(partition, facts, self.code_version)
+
+    def store(self, made: Sequence[Made]) -> Iterator[tuple[PartitionKey, Facts | Exception]]:
+        """Replace the partitions in few transactions."""
+        for outcome in self._pipeline.warehouse.replace_many([each.partition for each in made]):
+            if isinstance(outcome, tuple):
+                yield outcome
+                continue
+            yield (
+                outcome.key,
+                {
+                    "rows": outcome.written_rows,
+                    "rows_replaced": outcome.deleted_rows,
+                    "seconds_write": outcome.seconds,
+                    "seconds_waited": outcome.waited_s,
+                },
+            )

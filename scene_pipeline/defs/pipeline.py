@@ -1,0 +1,84 @@
+"""The parts of one region's pipeline, opened from the settings on first use.
+
+Assets, sensors and commands share this one object, so that none of them opens a database,
+a store or a grid in a way of its own. Nothing here imports Dagster.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from scene_pipeline.lake.partitions import PartitionLake
+    from scene_pipeline.lake.store import ObjectStore
+    from scene_pipeline.scenes.grid import TileGrid
+    from scene_pipeline.scenes.keys import SceneDefinition
+    from scene_pipeline.settings import Settings
+    from scene_pipeline.warehouse.port import Warehouse
+
+__all__ = ["Pipeline"]
+
+
+class Pipeline:
+    """Definition, grid, lake, state database and warehouse of ``settings.region``."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @property
+    def region(self) -> str:
+        """First part of every asset key, path and lock."""
+        return self.settings.region
+
+    @cached_property
+    def _defined(self) -> tuple[SceneDefinition, TileGrid]:
+        from scene_pipeline.scenes.definition import define_scenes
+
+        return define_scenes(
+            region=self.settings.region,
+            start=self.settings.start_date,
+            end=self.settings.end_date,
+            area=self.settings.area,
+            zoom=self.settings.zoom,
+        )
+
+    @property
+    def definition(self) -> SceneDefinition:
+        """Which partition keys exist."""
+        return self._defined[0]
+
+    @property
+    def grid(self) -> TileGrid:
+        """Where the tiles are."""
+        return self._defined[1]
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """The object store that holds raw segments and partitions."""
+        from scene_pipeline.lake.store import open_store
+
+        return open_store(self.settings.lake, self.settings.s3)
+
+    @cached_property
+    def lake(self) -> PartitionLake:
+        """GeoParquet partitions of the region."""
+        from scene_pipeline.lake.partitions import PartitionLake
+
+        return PartitionLake(self.store, self.region)
+
+    @cached_property
+    def state(self) -> sa.Engine:
+        """The state database: checkpoints, frontier, claims, plans."""
+        from scene_pipeline.state.database import open_state
+
+        return open_state(self.settings.state_engine_url)
+
+    @cached_property
+    def warehouse(self) -> Warehouse:
+        """PostGIS, or a GeoPackage where no ``warehouse_url`` is set."""
+        from scene_pipeline.warehouse import open_warehouse
+
+        return open_warehouse(self.settings)
