@@ -48,7 +48,7 @@ class Maker(Protocol):
     store_together: ClassVar[int]
 
     def make(self, keys: Sequence[PartitionKey]) -> Iterator[tuple[PartitionKey, Made | Exception]]:
-        """Read and build each key, in the order given; nothing is stored."""
+        """Read and build each key; nothing is stored. The order may be another."""
 
     def store(self, made: Sequence[Made]) -> Iterator[tuple[PartitionKey, Facts | Exception]]:
         """Store each partition, whole or not at all; yields a key once it is durable."""
@@ -95,14 +95,13 @@ class FootprintMaker:
     def _read(
         self, keys: Sequence[PartitionKey]
     ) -> Iterator[tuple[PartitionKey, tuple[int, Any] | Exception, float]]:
-        """Each key's raw version and scenes; after a failure the next unread key goes alone."""
+        """Each key's raw version and scenes; after a failure the rest are read one by one."""
         from scene_pipeline.ingest.raw import read_raw_scenes
 
-        pending = list(keys)
+        pending = sorted(keys)
         alone = False
         while pending:
             batch = pending[:1] if alone else list(pending)
-            alone = False
             started = time.perf_counter()
             try:
                 for key, raw_seq, table in read_raw_scenes(
@@ -112,10 +111,9 @@ class FootprintMaker:
                     yield key, (raw_seq, table), time.perf_counter() - started
                     started = time.perf_counter()
             except Exception as error:  # noqa: BLE001  one bad key costs one key
-                if len(batch) == 1:
+                if alone:
                     yield pending.pop(0), error, time.perf_counter() - started
-                else:
-                    alone = True
+                alone = True
 
     def store(self, made: Sequence[Made]) -> Iterator[tuple[PartitionKey, Facts | Exception]]:
         """Write each file."""

@@ -37,13 +37,7 @@ class Pipeline:
     def _defined(self) -> tuple[SceneDefinition, TileGrid]:
         from scene_pipeline.scenes.definition import define_scenes
 
-        return define_scenes(
-            region=self.settings.region,
-            start=self.settings.start_date,
-            end=self.settings.end_date,
-            area=self.settings.area,
-            zoom=self.settings.zoom,
-        )
+        return define_scenes(self.settings)
 
     @property
     def definition(self) -> SceneDefinition:
