@@ -7,15 +7,19 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from scene_pipeline.ingest.http import HttpClient, parse_root
 from scene_pipeline.ingest.sources.archive import Archive
 from scene_pipeline.ingest.sources.base import Declaration, Page, Query, Source
 from scene_pipeline.ingest.sources.options import (
     ArchiveOptions,
     SimulatorOptions,
+    StacOptions,
     parse_options,
 )
 from scene_pipeline.ingest.sources.presets import declaration_of, find_preset
 from scene_pipeline.ingest.sources.simulator import Simulator
+from scene_pipeline.ingest.sources.stac_api import StacApi
+from scene_pipeline.ingest.throttle import SharedThrottle
 from scene_pipeline.settings import Settings, StreamSettings
 
 __all__ = ["Declaration", "Page", "Query", "Source", "declaration_of", "open_source"]
@@ -35,5 +39,15 @@ def open_source(stream: StreamSettings, settings: Settings, engine: sa.Engine) -
         through = parse_options(ArchiveOptions, stream).complete_through
         midnight = None if through is None else datetime.combine(through, time(), UTC)
         return Archive(Path(stream.path), declaration, midnight)
-    find_preset(stream.source)
-    raise NotImplementedError(engine)
+    options = parse_options(StacOptions, stream)
+    root = parse_root(stream.url or find_preset(stream.source).url)
+    origin = f"{root.scheme}://{root.netloc.decode()}"
+    client = HttpClient(
+        root,
+        SharedThrottle(engine, origin, declaration.requests_per_s),
+        deadline_s=settings.caps.http_deadline_s,
+        secrets=stream.headers,
+        allowed_hosts=options.allowed_hosts,
+        max_body_bytes=round(options.max_page_mb * 2**20),
+    )
+    return StacApi(client, declaration, options)

@@ -113,9 +113,8 @@ class Archive:
         for file in self._files():
             try:
                 if file.suffix in {".parquet", ".geoparquet"}:
-                    from scene_pipeline.ingest.sources.geoparquet_items import (  # noqa: PLC0415 - loads pyarrow and shapely
-                        read_items,
-                    )
+                    # Here, because it loads pyarrow and shapely.
+                    from scene_pipeline.ingest.sources.geoparquet_items import read_items
 
                     yield from read_items(file)
                 elif file.suffix in {".json", ".geojson"}:

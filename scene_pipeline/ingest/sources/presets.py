@@ -27,7 +27,26 @@ class Preset:
     reason: str
 
 
-PRESETS: Mapping[str, Preset] = {}
+PRESETS: Mapping[str, Preset] = {
+    "earth-search": Preset(
+        "https://earth-search.aws.element84.com/v1",
+        Declaration(finality="lag", lag_hours=72, matched="estimate"),
+        "",
+    ),
+    "planetary-computer": Preset(
+        "https://planetarycomputer.microsoft.com/api/stac/v1",
+        Declaration(finality="lag", lag_hours=120),
+        "",
+    ),
+    "copernicus-dataspace": Preset(
+        "https://stac.dataspace.copernicus.eu/v1", Declaration(finality="lag", lag_hours=72), ""
+    ),
+    "usgs-landsat": Preset(
+        "https://landsatlook.usgs.gov/stac-server",
+        Declaration(finality="lag", lag_hours=384, matched="estimate"),
+        "",
+    ),
+}
 
 
 def declaration_of(stream: StreamSettings, settings: Settings | None = None) -> Declaration:
