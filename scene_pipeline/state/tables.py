@@ -95,6 +95,8 @@ claims = sa.Table(
 )
 
 # A launched plan: what was asked for, under which definition, so that a later look can audit it.
+# Both waves of a launch carry its launch_id. `recorded_at` is set once every run exists and the
+# plan is a row of Dagster's Backfills page; until then a sensor or the next launch finishes it.
 plans = sa.Table(
     "plans",
     metadata,
@@ -103,8 +105,11 @@ plans = sa.Table(
     sa.Column("asset", sa.String(64), nullable=False),
     sa.Column("policy", sa.String(32), nullable=False),
     sa.Column("fingerprint", sa.String(32), nullable=False),
-    sa.Column("launched_by", sa.String(32), nullable=False),
+    sa.Column("launch_id", sa.String(64), nullable=False),
+    sa.Column("wave", sa.SmallInteger, nullable=False),
+    sa.Column("launched_by", sa.String(255), nullable=False),
     sa.Column("created_at", Instant, nullable=False),
+    sa.Column("recorded_at", Instant, index=True),
     sa.Column("document", sa.Text, nullable=False),
 )
 
