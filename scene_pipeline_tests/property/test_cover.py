@@ -26,7 +26,9 @@ def key_sets(days: int, tiles: int) -> st.SearchStrategy[set[PartitionKey]]:
 
 
 @given(
-    keys=key_sets(12, 5), max_keys=st.integers(1, 30), split=st.sampled_from(["whole days", "fewest"])
+    keys=key_sets(12, 5),
+    max_keys=st.integers(1, 30),
+    split=st.sampled_from(["whole days", "fewest"]),
 )
 def test_a_cover_expands_to_the_same_keys_once_each(
     keys: set[PartitionKey], max_keys: int, split: Split
