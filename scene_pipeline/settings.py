@@ -158,6 +158,7 @@ class Caps(_Section):
 
     postgis_writers: int = Field(default=4, ge=1)
     stac_requests_per_s: float = Field(default=5, gt=0)
+    ingest_runs: int = Field(default=2, ge=1, description="concurrent runs of ingest and rescans")
     backfill_runs: int = Field(default=4, ge=1, description="concurrent runs of backfills")
     db_deadline_s: float = Field(default=90, gt=0, description="bounded wait for the database")
     http_deadline_s: float = Field(default=300, gt=0, description="bounded wait for a provider")
@@ -216,8 +217,14 @@ class Settings(BaseSettings):
     warehouse_url: SecretStr = Field(
         default=SecretStr(""), description="PostGIS; empty: a GeoPackage beside the lake"
     )
+    warehouse_reader_url: SecretStr = Field(
+        default=SecretStr(""), description="PostGIS as its reader role; empty: warehouse_url"
+    )
     warehouse_schema: str = "scenes"
-    dagster_home: str = ".scene_pipeline/dagster_home"
+    dagster_home: str = Field(
+        default_factory=lambda: os.environ.get("DAGSTER_HOME") or ".scene_pipeline/dagster_home",
+        description="Dagster's own folder; defaults to DAGSTER_HOME where that is set",
+    )
     owners: tuple[str, ...] = ("team:earth-observation",)
     streams: tuple[StreamSettings, ...] = Field(default_factory=_demo_streams)
     policies: PolicySettings = PolicySettings()
@@ -270,6 +277,12 @@ class Settings(BaseSettings):
     def warehouse_engine_url(self) -> URL | None:
         """`warehouse_url` for SQLAlchemy, or None where the warehouse is a GeoPackage."""
         return _engine_url(self.warehouse_url) if self.warehouse_url.get_secret_value() else None
+
+    @property
+    def warehouse_reader_engine_url(self) -> URL | None:
+        """`warehouse_reader_url` for SQLAlchemy, or None where the writer's URL serves reads."""
+        reader = self.warehouse_reader_url
+        return _engine_url(reader) if reader.get_secret_value() else None
 
 
 def _engine_url(secret: SecretStr) -> URL:
