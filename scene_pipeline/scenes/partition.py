@@ -1,0 +1,143 @@
+"""Raw scenes of one partition key to the rows that analysts read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import shapely
+
+from scene_pipeline.errors import DataError
+from scene_pipeline.scenes.footprint import cut_to_boxes, project_footprints, repair_footprints
+from scene_pipeline.scenes.grid import TileGrid
+from scene_pipeline.scenes.keys import PartitionKey
+from scene_pipeline.scenes.mercator import ground_area_m2
+from scene_pipeline.scenes.schema import BBOX, GEOMETRY, SCENE_COLUMNS, arrow_schema
+
+__all__ = ["BuiltPartition", "build_partition", "empty_partition"]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPartition:
+    """One partition, ready to write.
+
+    ``rows`` is a table in `SCENE_COLUMNS` in the order of a space-filling curve. ``counts``:
+    ``scenes`` read, ``rows`` written, ``repaired`` of them, ``outside`` the tile after the cut.
+    ``bounds`` are (xmin, ymin, xmax, ymax) of all pieces, EPSG:3857 metres, None without rows.
+    """
+
+    rows: pa.Table
+    counts: Mapping[str, int]
+    bounds: tuple[float, float, float, float] | None
+
+
+def empty_partition(*, key: PartitionKey, region: str, raw_seq: int) -> BuiltPartition:
+    """A partition in which no scene was acquired: no rows, every column with its type."""
+    del key, region, raw_seq
+    counts = {"scenes": 0, "rows": 0, "repaired": 0, "outside": 0}
+    return BuiltPartition(arrow_schema(SCENE_COLUMNS).empty_table(), MappingProxyType(counts), None)
+
+
+def build_partition(
+    raw: pa.Table, *, key: PartitionKey, grid: TileGrid, region: str, raw_seq: int
+) -> BuiltPartition:
+    """Repair, project and cut the scenes of one key.
+
+    ``raw`` has `RAW_COLUMNS` (``item`` and ``digest`` may be missing), each Item once. Raises
+    `DataError` that names key and Item where a landed scene cannot be treated: another day, an
+    Item twice, or a footprint that ingest would have refused.
+    """
+    if raw.num_rows == 0:
+        return empty_partition(key=key, region=region, raw_seq=raw_seq)
+    _check_scenes(raw, key)
+    repaired = repair_footprints(shapely.from_wkb(raw["geometry"].to_numpy(zero_copy_only=False)))
+    for row, reason in enumerate(repaired.reasons):
+        if reason is not None:
+            raise _fault(raw, row, key, f"its footprint cannot be used: {reason}")
+    whole = project_footprints(repaired.geometry)
+    pieces = cut_to_boxes(whole, shapely.box(*grid.bounds(key.tile)))
+
+    kept = np.flatnonzero(~shapely.is_missing(pieces))
+    bounds = shapely.bounds(pieces[kept])
+    kept = kept[_curve_order(bounds, grid.bounds(key.tile), raw, kept)]
+    pieces = pieces[kept]
+    bounds = shapely.bounds(pieces)
+    repairs = [repaired.repairs[row] for row in kept]
+    made: dict[str, Any] = {
+        "region": pa.repeat(region, len(kept)),
+        "tile": pa.repeat(key.tile, len(kept)),
+        "repairs": pa.array(repairs, pa.list_(pa.string())),
+        "area_share": ground_area_m2(pieces) / ground_area_m2(whole[kept]),
+        "raw_seq": pa.repeat(pa.scalar(raw_seq, pa.int64()), len(kept)),
+        "geometry": pa.array(shapely.to_wkb(pieces), GEOMETRY.type),
+        "bbox": pa.StructArray.from_arrays([pa.array(b) for b in bounds.T], fields=list(BBOX.type)),
+    }
+    taken = raw.take(pa.array(kept))
+    rows = pa.table(
+        [made[c.name] if c.name in made else taken[c.name] for c in SCENE_COLUMNS],
+        schema=arrow_schema(SCENE_COLUMNS),
+    )
+    counts = {
+        "scenes": raw.num_rows,
+        "rows": len(kept),
+        "repaired": sum(map(bool, repairs)),
+        "outside": raw.num_rows - len(kept),
+    }
+    total = None
+    if len(kept):
+        low, high = bounds[:, :2].min(axis=0), bounds[:, 2:].max(axis=0)
+        total = (float(low[0]), float(low[1]), float(high[0]), float(high[1]))
+    return BuiltPartition(rows, MappingProxyType(counts), total)
+
+
+def _check_scenes(raw: pa.Table, key: PartitionKey) -> None:
+    elsewhere = pc.not_equal(raw["acq_date"], pa.scalar(key.day, pa.date32()))
+    if pc.any(elsewhere).as_py():
+        raise _fault(raw, pc.index(elsewhere, True).as_py(), key, "it was acquired on another day")
+    names = raw.select(["collection", "item_id"]).group_by(["collection", "item_id"])
+    if names.aggregate([]).num_rows < raw.num_rows:
+        seen: set[tuple[str, str]] = set()
+        for row, name in enumerate(
+            zip(raw["collection"].to_pylist(), raw["item_id"].to_pylist(), strict=True)
+        ):
+            if name in seen:
+                raise _fault(raw, row, key, "it is there twice")
+            seen.add(name)
+
+
+def _fault(raw: pa.Table, row: int, key: PartitionKey, what: str) -> DataError:
+    item = f"{raw['collection'][row].as_py()}/{raw['item_id'][row].as_py()}"
+    return DataError(
+        f"scene {item} cannot be treated: {what}",
+        where=f"partition {key}",
+        next_step="the raw lake holds what ingest accepted; re-ingest the Item or its stream",
+    )
+
+
+def _curve_order(bounds: Any, tile: tuple[float, ...], raw: pa.Table, kept: Any) -> Any:
+    """Positions sorted along a Z-order curve of the pieces' centres, ties by Collection and id.
+
+    Neighbours on the ground come to share row groups, whose statistics then prune.
+    """
+    size = np.array([tile[2] - tile[0], tile[3] - tile[1]])
+    centres = ((bounds[:, :2] + bounds[:, 2:]) / 2 - tile[:2]) / size
+    cells = np.clip(centres * 2**16, 0, 2**16 - 1).astype(np.uint64)
+    code = _spread_bits(cells[:, 0]) | (_spread_bits(cells[:, 1]) << np.uint64(1))
+    names = raw.select(["collection", "item_id"]).take(pa.array(kept))
+    table = names.append_column("code", pa.array(code))
+    order = pc.sort_indices(
+        table, sort_keys=[(name, "ascending") for name in ("code", "collection", "item_id")]
+    )
+    return order.to_numpy()
+
+
+def _spread_bits(numbers: Any) -> Any:
+    """Sixteen bits to every second of 32, to be interleaved."""
+    for shift, mask in ((8, 0x00FF00FF), (4, 0x0F0F0F0F), (2, 0x33333333), (1, 0x55555555)):
+        numbers = (numbers | (numbers << np.uint64(shift))) & np.uint64(mask)
+    return numbers
