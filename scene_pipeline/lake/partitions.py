@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
@@ -20,9 +20,10 @@ from scene_pipeline.lake.geoparquet import (
 from scene_pipeline.lake.layout import partition_path
 from scene_pipeline.lake.store import ObjectStore
 from scene_pipeline.scenes.keys import PartitionKey
+from scene_pipeline.scenes.rows import PartitionRows
 from scene_pipeline.scenes.schema import SCENE_COLUMNS, arrow_schema
 
-__all__ = ["PartitionLake", "StoredPartition", "StoredVersion", "Written"]
+__all__ = ["PartitionLake", "StoredVersion", "Written"]
 
 ASSET = "scene_footprints"
 # A partition's footer; one request reads it, whatever the size of the file.
@@ -37,15 +38,6 @@ class Written:
     rows: int
     bytes: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class StoredPartition:
-    """One partition as it lies in the lake; ``rows`` is a `pyarrow.Table` in `SCENE_COLUMNS`."""
-
-    key: PartitionKey
-    rows: Any
-    raw_seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +79,7 @@ class PartitionLake:
         seconds = time.perf_counter() - start
         return Written(self.store.address(self.path(key)), rows.num_rows, len(content), seconds)
 
-    def read(self, key: PartitionKey, *, columns: Sequence[str] | None = None) -> StoredPartition:
+    def read(self, key: PartitionKey, *, columns: Sequence[str] | None = None) -> PartitionRows:
         """The partition; raises `LakeFileError` where it is missing, foreign or another key's."""
         path = self.path(key)
         where = self.store.address(path)
@@ -96,7 +88,7 @@ class PartitionLake:
         except FileNotFoundError:
             raise _missing([key], self.region) from None
         info, rows = decode_geoparquet(content, where=where, columns=columns)
-        return StoredPartition(key, rows, self._check(info, key, where))
+        return PartitionRows(key, rows, self._check(info, key, where))
 
     def read_version(self, key: PartitionKey) -> StoredVersion | None:
         """What is stored of ``key``, or None; reads the footer alone."""

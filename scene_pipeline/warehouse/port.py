@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from scene_pipeline.scenes.keys import PartitionKey
+from scene_pipeline.scenes.rows import PartitionRows
 
 __all__ = ["PartitionRows", "Replaced", "TableVersion", "Warehouse"]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionRows:
-    """One partition's rows: a `pyarrow.Table` in `schema.SCENE_COLUMNS`, with its raw version."""
-
-    key: PartitionKey
-    rows: Any
-    raw_seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +42,22 @@ class Warehouse(Protocol):
         """
 
     def replace_many(
-        self, partitions: Sequence[PartitionRows]
-    ) -> Iterable[Replaced | tuple[PartitionKey, Exception]]:
-        """Replace many in few transactions; one bad partition costs itself alone."""
+        self, partitions: Iterable[PartitionRows]
+    ) -> Iterator[Replaced | tuple[PartitionKey, Exception]]:
+        """Replace many in few transactions; one bad partition costs itself alone.
+
+        Takes what it needs of ``partitions`` as it goes, so a generator bounds the memory, and
+        yields a key's outcome once it is committed (or once it has failed): consume it all.
+        """
 
     def read(self, key: PartitionKey) -> Any:
-        """The partition's rows as a `pyarrow.Table` in `schema.SCENE_COLUMNS`."""
+        """The partition's rows as a `pyarrow.Table` in `schema.SCENE_COLUMNS`.
+
+        Sorted by Collection and Item; ``properties`` is canonical JSON (sorted, no spaces).
+        """
 
     def read_versions(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, TableVersion]:
         """Stored version and row count of those ``keys`` that are stored."""
+
+    def count_rows(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
+        """Rows counted in the table itself, for each of ``keys``."""
