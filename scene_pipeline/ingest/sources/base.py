@@ -55,6 +55,8 @@ class Declaration:
     trusted. ``paging``: ``keyset`` continues after the last row, ``offset`` counts rows and can
     skip or repeat under changes. ``null_datetime_matches``: a datetime query also finds Items
     that have an interval alone. ``token_lifetime_s``/``retention_days``: None where unknown.
+    ``max_page_items``: larger pages fail. ``cadence_hours``: an empty stream older than this is
+    shown as stalled.
     """
 
     finality: Literal["none", "lag", "explicit"] = "none"
@@ -66,6 +68,7 @@ class Declaration:
     token_lifetime_s: float | None = None
     retention_days: float | None = None
     cadence_hours: float | None = None
+    max_page_items: int = 10_000
 
 
 class Source(Protocol):

@@ -85,7 +85,8 @@ class StacApi:
         if self._search is None:
             self._search = self._discover()
         method, url, sorts = self._search
-        body: dict[str, Any] = {"limit": query.limit, "datetime": _format_interval(query)}
+        limit = min(query.limit, self.declaration.max_page_items)
+        body: dict[str, Any] = {"limit": limit, "datetime": _format_interval(query)}
         if query.collection:
             body["collections"] = [query.collection]
         body |= _format_area(query.area)
