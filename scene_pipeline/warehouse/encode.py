@@ -1,0 +1,47 @@
+"""Rows to PostgreSQL's binary COPY format, straight from Arrow's memory (pgpq)."""
+
+from __future__ import annotations
+
+import pgpq
+import psycopg
+import pyarrow as pa
+import sqlalchemy as sa
+from pgpq import encoders, schema
+from psycopg import sql
+
+from scene_pipeline.scenes.schema import GEOMETRY
+from scene_pipeline.warehouse.rows import GEOMETRY_COLUMN
+
+__all__ = ["copy_rows"]
+
+_ROWS_A_BATCH = 5000
+
+
+def copy_rows(connection: psycopg.Connection, rows: pa.Table, table: sa.Table) -> int:
+    """COPY ``rows`` into ``table`` inside the open transaction; returns the server's count.
+
+    Geometry goes as plain WKB: the column's type fills in its SRID and refuses another.
+    """
+    builders = {field.name: _pick_builder(field) for field in rows.schema}
+    encoder = pgpq.ArrowToPostgresBinaryEncoder.new_with_encoders(rows.schema, builders)
+    names = [
+        sql.Identifier(GEOMETRY_COLUMN if name == GEOMETRY.name else name)
+        for name in rows.column_names
+    ]
+    statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(
+        sql.Identifier(table.schema or "public", table.name), sql.SQL(", ").join(names)
+    )
+    # Without the context's exit an error would leave the connection hanging in COPY.
+    with connection.cursor() as cursor:
+        with cursor.copy(statement) as copy:
+            copy.write(encoder.write_header())
+            for batch in rows.to_batches(max_chunksize=_ROWS_A_BATCH):
+                copy.write(encoder.write_batch(batch))
+            copy.write(encoder.finish())
+        return cursor.rowcount
+
+
+def _pick_builder(field: pa.Field) -> object:
+    if field.name == "properties":
+        return encoders.StringEncoderBuilder.new_with_output(field, schema.Jsonb())
+    return pgpq.ArrowToPostgresBinaryEncoder.infer_encoder(field)

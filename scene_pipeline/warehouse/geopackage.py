@@ -1,0 +1,285 @@
+"""The embedded warehouse: one GeoPackage, which QGIS and GDAL open as it is.
+
+Plain ``sqlite3`` against OGC 12-128r18 (GeoPackage 1.4): GDAL would cost a second of imports and
+offers no transaction over a delete and an insert. There is no R-tree, because its triggers call
+functions that plain SQLite lacks, and no `current_scenes`, because uniting pieces needs them too.
+The rollback journal is left as it is: a write-ahead log would make the one file three.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from scene_pipeline.errors import ScenePipelineError, TableMismatchError, WarehouseUnavailableError
+from scene_pipeline.scenes.keys import PartitionKey
+from scene_pipeline.scenes.schema import BBOX, GEOMETRY, STORAGE_SRID, Column
+from scene_pipeline.warehouse.geopackage_ddl import create_tables
+from scene_pipeline.warehouse.port import PartitionRows, Replaced, TableVersion
+from scene_pipeline.warehouse.rows import (
+    TABLE_COLUMNS,
+    MovedRow,
+    build_rows,
+    check_rows,
+    describe_place,
+    refuse_older_items,
+    refuse_older_version,
+    require_count,
+)
+
+__all__ = ["GeoPackageWarehouse"]
+
+# GeoPackage binary, section 2.1.3: magic, version 0, flags (little-endian, xy envelope), SRID.
+_BLOB_HEADER = struct.Struct("<2sBBi4d")
+_FLAGS = 0b0000_0011
+_KEYS_A_QUERY = 5000
+
+_DELETE = "DELETE FROM scene_footprints WHERE region = ? AND acq_date = ? AND tile = ?"
+_COUNT = "SELECT count(*) FROM scene_footprints WHERE region = ? AND acq_date = ? AND tile = ?"
+_VERSION = "SELECT raw_seq FROM partition_versions WHERE region = ? AND acq_date = ? AND tile = ?"
+_SET_VERSION = (
+    "INSERT OR REPLACE INTO partition_versions"
+    " (region, acq_date, tile, raw_seq, row_count, replaced_at) VALUES (?, ?, ?, ?, ?, ?)"
+)
+# The trailing Z is cut, so that "10:00:00" sorts before "10:00:00.5".
+_MOVED = """
+SELECT o.acq_date, o.tile, o.collection, o.item_id,
+       coalesce(rtrim(o.updated_at, 'Z') > rtrim(n.updated_at, 'Z'), 0)
+FROM scene_footprints n CROSS JOIN scene_footprints o
+  ON o.region = n.region AND o.collection = n.collection AND o.item_id = n.item_id
+WHERE n.region = ? AND n.acq_date = ? AND n.tile = ? AND o.acq_date <> n.acq_date
+"""
+_DELETE_MOVED = (
+    "DELETE FROM scene_footprints"
+    " WHERE region = ? AND acq_date = ? AND tile = ? AND collection = ? AND item_id = ?"
+)
+_SUBTRACT = (
+    "UPDATE partition_versions SET row_count = row_count - ?"
+    " WHERE region = ? AND acq_date = ? AND tile = ?"
+)
+_TOUCH = (
+    "UPDATE gpkg_contents SET last_change = ?, min_x = NULL, min_y = NULL, max_x = NULL,"
+    " max_y = NULL WHERE table_name = 'scene_footprints'"
+)
+_KEYS_AS_ROWS = (
+    "(SELECT json_extract(value, '$[0]') AS acq_date, json_extract(value, '$[1]') AS tile"
+    " FROM json_each(?))"
+)
+
+
+class GeoPackageWarehouse:
+    """One region's partitions in a GeoPackage; one writer at a time, the others wait.
+
+    ``deadline_s`` bounds the wait for another process's transaction.
+    """
+
+    def __init__(self, path: Path, *, region: str, deadline_s: float) -> None:
+        self.path = path
+        self.region = region
+        self._deadline_s = deadline_s
+
+    def __repr__(self) -> str:
+        return f"GeoPackageWarehouse({str(self.path)!r}, region={self.region!r})"
+
+    def replace(self, partition: PartitionRows) -> Replaced:
+        """See `Warehouse.replace`."""
+        rows = check_rows(partition, region=self.region)
+        began = time.perf_counter()
+        with self._transaction(describe_place(self.region, partition.key)) as connection:
+            waited = time.perf_counter() - began
+            deleted = self._write(connection, partition, rows)
+        seconds = time.perf_counter() - began
+        return Replaced(partition.key, deleted, rows.num_rows, seconds, waited)
+
+    def replace_many(
+        self, partitions: Iterable[PartitionRows]
+    ) -> Iterator[Replaced | tuple[PartitionKey, Exception]]:
+        """See `Warehouse.replace_many`; a transaction a key, which costs a file little."""
+        for partition in partitions:
+            try:
+                yield self.replace(partition)
+            except ScenePipelineError as error:
+                yield partition.key, error
+
+    def read(self, key: PartitionKey) -> pa.Table:
+        """See `Warehouse.read`."""
+        names = ", ".join(f'"{_stored_name(column)}"' for column in TABLE_COLUMNS)
+        query = (
+            f"SELECT {names} FROM scene_footprints WHERE region = ? AND acq_date = ? AND tile = ?"
+            " ORDER BY collection, item_id"
+        )
+        stored = self._select(query, self._place(key), describe_place(self.region, key))
+        columns = list(zip(*stored, strict=True)) or [()] * len(TABLE_COLUMNS)
+        return build_rows(
+            {
+                column.name: [_parse_stored(column, value) for value in values]
+                for column, values in zip(TABLE_COLUMNS, columns, strict=True)
+            }
+        )
+
+    def read_versions(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, TableVersion]:
+        """See `Warehouse.read_versions`."""
+        query = (
+            f"SELECT v.acq_date, v.tile, v.raw_seq, v.row_count FROM {_KEYS_AS_ROWS} k"
+            " CROSS JOIN partition_versions v"
+            " ON v.region = ? AND v.acq_date = k.acq_date AND v.tile = k.tile"
+        )
+        return {
+            PartitionKey(date.fromisoformat(day), tile): TableVersion(raw_seq, rows)
+            for day, tile, raw_seq, rows in self._select_by_keys(query, keys)
+        }
+
+    def count_rows(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
+        """See `Warehouse.count_rows`."""
+        query = (
+            f"SELECT k.acq_date, k.tile, count(*) FROM {_KEYS_AS_ROWS} k"
+            " CROSS JOIN scene_footprints s"
+            " ON s.region = ? AND s.acq_date = k.acq_date AND s.tile = k.tile GROUP BY 1, 2"
+        )
+        counted = {
+            PartitionKey(date.fromisoformat(day), tile): rows
+            for day, tile, rows in self._select_by_keys(query, keys)
+        }
+        return {key: counted.get(key, 0) for key in keys}
+
+    def _select_by_keys(self, query: str, keys: Sequence[PartitionKey]) -> Iterator[Any]:
+        for start in range(0, len(keys), _KEYS_A_QUERY):
+            chunk = keys[start : start + _KEYS_A_QUERY]
+            listed = json.dumps([[key.day.isoformat(), key.tile] for key in chunk])
+            where = f"{len(keys)} partitions of region {self.region}"
+            yield from self._select(query, (listed, self.region), where)
+
+    def _place(self, key: PartitionKey) -> tuple[str, str, str]:
+        return self.region, key.day.isoformat(), key.tile
+
+    def _write(
+        self, connection: sqlite3.Connection, partition: PartitionRows, rows: pa.Table
+    ) -> int:
+        place = self._place(partition.key)
+        stored = connection.execute(_VERSION, place).fetchone()
+        if stored:
+            refuse_older_version(stored[0], partition, region=self.region)
+        deleted = connection.execute(_DELETE, place).rowcount
+        names = ", ".join(f'"{_stored_name(column)}"' for column in TABLE_COLUMNS)
+        marks = ", ".join("?" * len(TABLE_COLUMNS))
+        columns = [_encode(column, rows, partition) for column in TABLE_COLUMNS]
+        connection.executemany(
+            f"INSERT INTO scene_footprints ({names}) VALUES ({marks})", zip(*columns, strict=True)
+        )
+        (found,) = connection.execute(_COUNT, place).fetchone()
+        require_count(found, rows.num_rows, region=self.region, key=partition.key)
+        self._take_from_other_days(connection, partition.key)
+        now = _format_instant(datetime.now(UTC))
+        connection.execute(_SET_VERSION, (*place, partition.raw_seq, rows.num_rows, now))
+        connection.execute(_TOUCH, (now,))
+        return deleted
+
+    def _take_from_other_days(self, connection: sqlite3.Connection, key: PartitionKey) -> None:
+        found = connection.execute(_MOVED, self._place(key)).fetchall()
+        moved = [
+            MovedRow(date.fromisoformat(day), tile, collection, item_id, bool(newer))
+            for day, tile, collection, item_id, newer in found
+        ]
+        refuse_older_items(moved, key, region=self.region)
+        for row in moved:
+            place = self._place(PartitionKey(row.day, row.tile))
+            connection.execute(_DELETE_MOVED, (*place, row.collection, row.item_id))
+        for other, taken in Counter(PartitionKey(row.day, row.tile) for row in moved).items():
+            connection.execute(_SUBTRACT, (taken, *self._place(other)))
+
+    @contextmanager
+    def _transaction(self, where: str) -> Iterator[sqlite3.Connection]:
+        """Committed at the end of the block, or rolled back; creates the file if need be."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self._connection(where) as connection:
+            # IMMEDIATE takes the write lock now: two readers that both turn into writers would
+            # fail at once instead of waiting.
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                create_tables(connection)
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+
+    def _select(self, query: str, parameters: tuple[str, ...], where: str) -> list[Any]:
+        if not self.path.exists() or not self.path.stat().st_size:
+            return []  # nothing was ever written; a read creates nothing
+        with self._connection(where) as connection:
+            return connection.execute(query, parameters).fetchall()
+
+    @contextmanager
+    def _connection(self, where: str) -> Iterator[sqlite3.Connection]:
+        connection = None
+        try:
+            connection = sqlite3.connect(self.path, timeout=self._deadline_s, isolation_level=None)
+            yield connection
+        except sqlite3.OperationalError as error:
+            raise WarehouseUnavailableError(
+                f"{self.path}: {error}",
+                where=where,
+                next_step=f"another writer held the file for over {self._deadline_s:g} s, or it"
+                " cannot be written; nothing was changed",
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise TableMismatchError(
+                f"{self.path}: {error}",
+                where=where,
+                next_step="rebuild the partition; if the file is no GeoPackage of ours, move it",
+            ) from error
+        finally:
+            if connection is not None:
+                connection.close()
+
+
+def _stored_name(column: Column) -> str:
+    return "geom" if column is GEOMETRY else column.name
+
+
+def _encode(column: Column, rows: pa.Table, partition: PartitionRows) -> list[Any]:
+    values: list[Any] = rows[column.name].to_pylist()
+    if column is GEOMETRY:
+        bounds = partition.rows[BBOX.name].combine_chunks().flatten()
+        sides = zip(*(bounds[side].to_pylist() for side in (0, 2, 1, 3)), strict=True)
+        return [
+            _BLOB_HEADER.pack(b"GP", 0, _FLAGS, STORAGE_SRID, *envelope) + wkb
+            for envelope, wkb in zip(sides, values, strict=True)
+        ]
+    if pa.types.is_date(column.type):
+        return [value.isoformat() for value in values]
+    if pa.types.is_timestamp(column.type):
+        return [None if value is None else _format_instant(value) for value in values]
+    if pa.types.is_list(column.type):
+        return [json.dumps(value) for value in values]
+    return values
+
+
+def _parse_stored(column: Column, value: Any) -> Any:
+    if value is None:
+        return None
+    if column is GEOMETRY:
+        return value[_BLOB_HEADER.size :]
+    if pa.types.is_date(column.type):
+        return date.fromisoformat(value)
+    if pa.types.is_timestamp(column.type):
+        return datetime.fromisoformat(value)
+    if pa.types.is_list(column.type):
+        return json.loads(value)
+    return value
+
+
+def _format_instant(instant: datetime) -> str:
+    """Milliseconds, the form of the standard, where they are exact; else microseconds."""
+    text = instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
+    return f"{text.removesuffix('000')}Z"
