@@ -7,11 +7,12 @@ makes key to path injective and keeps every path under its base.
 from __future__ import annotations
 
 import re
+from datetime import date
 
 from scene_pipeline.errors import InvalidKeyError
 from scene_pipeline.scenes.keys import PartitionKey, parse_key
 
-__all__ = ["parse_partition_path", "partition_path", "segment_path"]
+__all__ = ["coverage_path", "parse_partition_path", "partition_path", "segment_path"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _PARTITION = re.compile(
@@ -34,6 +35,12 @@ def parse_partition_path(path: str) -> tuple[str, str, PartitionKey]:
     if match is None:
         raise InvalidKeyError(f"{path!r} is not the path of a partition")
     return match["region"], match["asset"], parse_key(f"{match['day']}|{match['tile']}")
+
+
+def coverage_path(region: str, day: date) -> str:
+    """``<region>/daily_coverage/date=2024-06-01.parquet``."""
+    _require(_NAME, region)
+    return f"{region}/daily_coverage/date={day.isoformat()}.parquet"
 
 
 def segment_path(region: str, digest: str) -> str:
