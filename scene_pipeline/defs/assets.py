@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 
 from scene_pipeline.defs.body import materialize_keys
+from scene_pipeline.defs.coverage import build_coverage_of_day
+from scene_pipeline.defs.failures import mapped_failures
 from scene_pipeline.defs.makers import FootprintMaker, Made, TableMaker
-from scene_pipeline.defs.metadata import table_schema_metadata
+from scene_pipeline.defs.metadata import coverage_schema, describe_coverage, scene_schema
 from scene_pipeline.defs.partitions import day_partitions, scene_partitions
 from scene_pipeline.defs.pipeline import Pipeline
+from scene_pipeline.scenes.keys import parse_day
 from scene_pipeline.settings import RetrySettings
 
 __all__ = [
@@ -88,9 +92,9 @@ def build_footprints(pipeline: Pipeline) -> dg.AssetsDefinition:
         retry_policy=retry,
         io_manager_key="geoparquet_io",
         output_required=False,
-        code_version=maker.code_version,
+        code_version=maker.asset.code_version,
         kinds={"parquet", "geopandas"},
-        metadata=table_schema_metadata(),
+        metadata={"dagster/column_schema": scene_schema()},
         description=(
             "Footprints of the scenes that a tile holds on a UTC day: repaired, split at the "
             "antimeridian, projected to EPSG:3857 and cut to the tile. One GeoParquet file a "
@@ -115,9 +119,9 @@ def build_table(pipeline: Pipeline) -> dg.AssetsDefinition:
         retry_policy=retry,
         io_manager_key="table_io",
         output_required=False,
-        code_version=maker.code_version,
+        code_version=maker.asset.code_version,
         kinds={"postgres"} if pipeline.settings.warehouse_engine_url else {"geopackage"},
-        metadata=table_schema_metadata(),
+        metadata={"dagster/column_schema": scene_schema()},
         pool="postgis",
         description=(
             "The same rows as the GeoParquet file, in one table (PostGIS, or a GeoPackage where "
@@ -133,29 +137,35 @@ def build_table(pipeline: Pipeline) -> dg.AssetsDefinition:
 
 def build_coverage(pipeline: Pipeline) -> dg.AssetsDefinition:
     """How much of each tile a day's scenes cover."""
-    definition = pipeline.definition
+    footprints = dg.AssetIn(
+        key=dg.AssetKey([pipeline.region, "scene_footprints"]),
+        partition_mapping=dg.MultiToSingleDimensionPartitionMapping("date"),
+        input_manager_key="geoparquet_io",
+        # A tile that is not built yet is named as missing; the others are worth seeing.
+        metadata={"missing": "skip"},
+    )
 
     @dg.asset(
         **_common(pipeline),
-        partitions_def=day_partitions(definition),
-        ins={
-            "scene_footprints": dg.AssetIn(
-                key=dg.AssetKey([pipeline.region, "scene_footprints"]),
-                partition_mapping=dg.MultiToSingleDimensionPartitionMapping("date"),
-                input_manager_key="geoparquet_io",
-            )
-        },
-        io_manager_key="geoparquet_io",
+        partitions_def=day_partitions(pipeline.definition),
+        ins={"scene_footprints": footprints},
         retry_policy=retry_policy(pipeline.settings.retries),
         code_version=COVERAGE_CODE_VERSION,
-        kinds={"geopandas"},
+        kinds={"parquet"},
+        metadata={"dagster/column_schema": coverage_schema()},
         description=(
             "How many scenes each tile has on a UTC day, what share of the tile they cover "
-            "together, and their cloud cover, with a map of the day."
+            "together, and their cloud cover. Each partition shows a map of its day and lies in "
+            "the lake as a small Parquet file."
         ),
     )
-    def daily_coverage(scene_footprints: dict[str, Any]) -> dg.MaterializeResult[Any]:
-        return dg.MaterializeResult(metadata={"tiles_read": len(scene_footprints)})
+    def daily_coverage(
+        context: dg.AssetExecutionContext, scene_footprints: pa.Table
+    ) -> dg.MaterializeResult[Any]:
+        with mapped_failures():
+            day = parse_day(context.partition_key)
+            covered = build_coverage_of_day(pipeline, day, scene_footprints)
+            return dg.MaterializeResult(metadata=describe_coverage(covered))
 
     return daily_coverage
 

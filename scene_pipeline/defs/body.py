@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from scene_pipeline.backfill.claims import Claims, Held
+from scene_pipeline.backfill.tags import require_planned_keys
 from scene_pipeline.defs.failures import mapped_failures, retry_helps
 from scene_pipeline.defs.makers import Facts, Made, Maker
 from scene_pipeline.defs.metadata import to_metadata
 from scene_pipeline.defs.pipeline import Pipeline
-from scene_pipeline.errors import ClaimRefusedError, KeySetError, PartitionsFailedError
+from scene_pipeline.errors import ClaimRefusedError, PartitionsFailedError
 from scene_pipeline.scenes.keys import PartitionKey, parse_key
 
 __all__ = ["materialize_keys", "read_run_keys"]
@@ -27,15 +28,11 @@ _CHUNK = 50
 
 
 def read_run_keys(context: dg.AssetExecutionContext) -> list[PartitionKey]:
-    """The keys of this run, in its order; raises `KeySetError` where there are none."""
-    texts = list(context.partition_keys)
-    if not texts:
-        raise KeySetError(
-            "the run's partition range is empty",
-            where=f"run {context.run_id}",
-            next_step="give the range's start before its end, in the order of the tiles",
-        )
-    return [parse_key(text) for text in texts]
+    """The keys of this run; raises `KeySetError` where they are none or not its plan's."""
+    keys = [parse_key(text) for text in context.partition_keys]
+    assets = context.job_def.asset_layer.selected_asset_keys
+    require_planned_keys(context.run.tags, keys, assets=len(assets))
+    return keys
 
 
 def materialize_keys(
@@ -47,7 +44,7 @@ def materialize_keys(
         claims = Claims(
             pipeline.state,
             region=pipeline.region,
-            asset=maker.asset_name,
+            asset=maker.asset.name,
             run_id=context.run_id,
             run_ended=lambda run_id: has_ended(context.instance, run_id),
         )

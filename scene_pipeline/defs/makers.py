@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from scene_pipeline.backfill.assets import FOOTPRINTS, TABLE, TrackedAsset
 from scene_pipeline.backfill.versions import DataVersion
 from scene_pipeline.defs.pipeline import Pipeline
 from scene_pipeline.scenes.keys import PartitionKey
@@ -26,7 +27,7 @@ class Made:
 
     partition: PartitionRows
     facts: Facts
-    code_version: str
+    asset: TrackedAsset
 
     @property
     def key(self) -> PartitionKey:
@@ -37,14 +38,13 @@ class Made:
     def version(self) -> DataVersion:
         """What the materialization's data version says."""
         rows = self.partition.rows.num_rows
-        return DataVersion(self.partition.raw_seq, rows, self.code_version)
+        return DataVersion(self.partition.raw_seq, rows, self.asset.code_version)
 
 
 class Maker(Protocol):
     """One asset's work. ``store_together`` is how many partitions one `store` call gets."""
 
-    asset_name: ClassVar[str]
-    code_version: ClassVar[str]
+    asset: ClassVar[TrackedAsset]
     store_together: ClassVar[int]
 
     def make(self, keys: Sequence[PartitionKey]) -> Iterator[tuple[PartitionKey, Made | Exception]]:
@@ -57,8 +57,7 @@ class Maker(Protocol):
 class FootprintMaker:
     """Raw scenes of a tile's day → repaired, cut footprints → one GeoParquet file."""
 
-    asset_name: ClassVar[str] = "scene_footprints"
-    code_version: ClassVar[str] = "1"
+    asset: ClassVar[TrackedAsset] = FOOTPRINTS
     store_together: ClassVar[int] = 1
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -90,7 +89,7 @@ class FootprintMaker:
                 "seconds_read": seconds_read,
                 "seconds_build": time.perf_counter() - started,
             }
-            yield key, Made(PartitionRows(key, built.rows, raw_seq), facts, self.code_version)
+            yield key, Made(PartitionRows(key, built.rows, raw_seq), facts, self.asset)
 
     def _read(
         self, keys: Sequence[PartitionKey]
@@ -139,8 +138,7 @@ class FootprintMaker:
 class TableMaker:
     """One GeoParquet file → the same rows in the table."""
 
-    asset_name: ClassVar[str] = "footprint_table"
-    code_version: ClassVar[str] = "1"
+    asset: ClassVar[TrackedAsset] = TABLE
     store_together: ClassVar[int] = 20
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -156,7 +154,7 @@ class TableMaker:
                 yield key, error
                 continue
             facts = {"seconds_read": time.perf_counter() - started}
-            yield key, Made(partition, facts, self.code_version)
+            yield key, Made(partition, facts, self.asset)
 
     def store(self, made: Sequence[Made]) -> Iterator[tuple[PartitionKey, Facts | Exception]]:
         """Replace the partitions in few transactions."""

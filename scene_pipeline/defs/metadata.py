@@ -3,37 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from scene_pipeline.scenes.schema import SCENE_COLUMNS, Column
+from scene_pipeline.scenes.schema import SCENE_COLUMNS
 
-__all__ = ["column_schema", "table_schema_metadata", "to_metadata"]
+if TYPE_CHECKING:
+    from scene_pipeline.defs.coverage import CoveredDay
+
+__all__ = ["coverage_schema", "describe_coverage", "scene_schema", "to_metadata"]
+
+_COVERAGE_MEANING = {
+    "tile": "tile key of the grid, z-x-y",
+    "scenes": "scenes with a piece in the tile",
+    "covered_share": "share of the tile's true area under at least one footprint, 0 to 1",
+    "cloud_cover_pct": "mean cloud cover, weighted by the pieces' areas; null where none says",
+}
 
 
-def column_schema(columns: tuple[Column, ...]) -> dg.TableSchema:
-    """The columns as Dagster draws them, with types, nullability and meaning."""
+def scene_schema() -> dg.TableSchema:
+    """The scene columns as Dagster draws them, with types, nullability and meaning."""
+    return dg.TableSchema(
+        columns=[_column(c.name, c.type, nullable=c.nullable, doc=c.doc) for c in SCENE_COLUMNS]
+    )
+
+
+def coverage_schema() -> dg.TableSchema:
+    """The columns of a day's coverage."""
+    from scene_pipeline.scenes.coverage import COVERAGE_COLUMNS
+
     return dg.TableSchema(
         columns=[
-            dg.TableColumn(
-                column.name,
-                type=str(column.type),
-                description=column.doc,
-                constraints=dg.TableColumnConstraints(nullable=column.nullable),
-            )
-            for column in columns
+            _column(f.name, f.type, nullable=f.nullable, doc=_COVERAGE_MEANING[f.name])
+            for f in COVERAGE_COLUMNS
         ]
     )
 
 
-def table_schema_metadata() -> dict[str, Any]:
-    """Definition metadata of an asset that holds scenes."""
-    return {"dagster/column_schema": column_schema(SCENE_COLUMNS)}
+def _column(name: str, kind: object, *, nullable: bool, doc: str) -> dg.TableColumn:
+    return dg.TableColumn(
+        name,
+        type=str(kind),
+        description=doc,
+        constraints=dg.TableColumnConstraints(nullable=nullable),
+    )
+
+
+def describe_coverage(covered: CoveredDay) -> dict[str, Any]:
+    """Numbers, table and map of one day."""
+    records = [
+        dg.TableRecord(
+            {
+                name: round(value, 4) if isinstance(value, float) else value
+                for name, value in row.items()
+            }
+        )
+        for row in covered.table.to_pylist()
+    ]
+    table = dg.MetadataValue.table(records, schema=coverage_schema())
+    return {**to_metadata(covered.facts), "coverage": table}
 
 
 def to_metadata(facts: Mapping[str, Any]) -> dict[str, dg.MetadataValue]:
-    """Plain values as metadata: numbers plot over partitions, ``path`` links, lists are JSON."""
+    """Plain values as metadata: numbers plot over partitions, ``map`` is a picture, None is left
+    out, and whatever else is JSON."""
     shown: dict[str, dg.MetadataValue] = {}
     for name, value in facts.items():
         match value:
