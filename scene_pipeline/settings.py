@@ -225,6 +225,9 @@ class Settings(BaseSettings):
         default_factory=lambda: os.environ.get("DAGSTER_HOME") or ".scene_pipeline/dagster_home",
         description="Dagster's own folder; defaults to DAGSTER_HOME where that is set",
     )
+    maps: bool = Field(
+        default=True, description="a map in each partition's metadata, 3 to 12 kB an event"
+    )
     owners: tuple[str, ...] = ("team:earth-observation",)
     streams: tuple[StreamSettings, ...] = Field(default_factory=_demo_streams)
     policies: PolicySettings = PolicySettings()
