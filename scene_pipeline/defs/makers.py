@@ -13,7 +13,9 @@ from typing import Any, ClassVar, Protocol
 from scene_pipeline.backfill.assets import FOOTPRINTS, TABLE, TrackedAsset
 from scene_pipeline.backfill.versions import DataVersion
 from scene_pipeline.defs.pipeline import Pipeline
+from scene_pipeline.errors import DataError
 from scene_pipeline.scenes.keys import PartitionKey
+from scene_pipeline.scenes.schema import STORAGE_SRID
 from scene_pipeline.warehouse.port import PartitionRows
 
 __all__ = ["FootprintMaker", "Made", "Maker", "TableMaker"]
@@ -65,31 +67,53 @@ class FootprintMaker:
 
     def make(self, keys: Sequence[PartitionKey]) -> Iterator[tuple[PartitionKey, Made | Exception]]:
         """Read the raw scenes of neighbouring keys together, then build each partition."""
-        from scene_pipeline.scenes.partition import build_partition
-
         for key, raw, seconds_read in self._read(keys):
             if isinstance(raw, Exception):
                 yield key, raw
                 continue
-            raw_seq, table = raw
-            started = time.perf_counter()
             try:
-                built = build_partition(
-                    table,
-                    key=key,
-                    grid=self._pipeline.grid,
-                    region=self._pipeline.region,
-                    raw_seq=raw_seq,
-                )
+                yield key, self._build(key, *raw, seconds_read=seconds_read)
             except Exception as error:  # noqa: BLE001  one bad key costs one key
                 yield key, error
-                continue
-            facts = {
-                **built.counts,
-                "seconds_read": seconds_read,
-                "seconds_build": time.perf_counter() - started,
-            }
-            yield key, Made(PartitionRows(key, built.rows, raw_seq), facts, self.asset)
+
+    def _build(self, key: PartitionKey, raw_seq: int, raw: Any, *, seconds_read: float) -> Made:
+        from scene_pipeline.scenes.laws import find_violations
+        from scene_pipeline.scenes.partition import build_partition
+
+        started = time.perf_counter()
+        region, bounds = self._pipeline.region, self._pipeline.grid.bounds(key.tile)
+        built = build_partition(
+            raw, key=key, grid=self._pipeline.grid, region=region, raw_seq=raw_seq
+        )
+        violations = find_violations(built.rows, key=key, region=region, bounds=bounds)
+        for law, items in violations.items():
+            raise DataError(
+                f"{len(items)} built scenes break the law {law}: {', '.join(items[:5])}",
+                where=f"partition {key}",
+                next_step="nothing was written; report it with the Items named above",
+            )
+        facts = {
+            **built.counts,
+            "bbox": list(built.bounds) if built.bounds else None,
+            "crs": f"EPSG:{STORAGE_SRID}",
+            "seconds_read": seconds_read,
+            "seconds_build": time.perf_counter() - started,
+        }
+        if self._pipeline.settings.maps and built.rows.num_rows:
+            facts["map"] = self._draw(key, built.rows, bounds)
+        return Made(PartitionRows(key, built.rows, raw_seq), facts, self.asset)
+
+    @staticmethod
+    def _draw(key: PartitionKey, rows: Any, bounds: tuple[float, float, float, float]) -> str:
+        from scene_pipeline.pictures.maps import draw_partition_map
+        from scene_pipeline.pictures.markdown import markdown_image
+
+        repaired = [bool(repairs) for repairs in rows["repairs"].to_pylist()]
+        counted = f"{rows.num_rows} scene{'s' if rows.num_rows > 1 else ''}"
+        note = f"{counted}, {sum(repaired)} repaired" if any(repaired) else counted
+        pieces = rows["geometry"].to_pylist()
+        drawing = draw_partition_map(pieces, bounds, title=str(key), note=note, repaired=repaired)
+        return markdown_image(drawing, f"Map of {key}: {note}")
 
     def _read(
         self, keys: Sequence[PartitionKey]
