@@ -38,6 +38,13 @@ class Bound:
         midnight = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
         return self.value >= midnight
 
+    @property
+    def last_covered_day(self) -> date | None:
+        """The newest day that `covers_day` accepts, or None for an unknown endpoint."""
+        if self.endpoint == "unknown":
+            return None
+        return self.value.astimezone(UTC).date() - timedelta(days=1)
+
 
 def merge_bounds(bounds: Iterable[Bound]) -> Bound | None:
     """The least bound, or None where there is none or any endpoint is unknown."""
