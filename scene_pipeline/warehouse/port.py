@@ -61,6 +61,3 @@ class Warehouse(Protocol):
 
     def count_rows(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
         """Rows counted in the table itself, for each of ``keys``."""
-
-    def count_rows(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
-        """Rows that the table really holds of each of ``keys``, counted; none: absent or 0."""
