@@ -15,8 +15,9 @@ from datetime import UTC, date, datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from scene_pipeline.errors import ClaimRefusedError
+from scene_pipeline.errors import ClaimRefusedError, StateUnavailableError
 from scene_pipeline.scenes.keys import PartitionKey
+from scene_pipeline.state.database import reading, transact
 from scene_pipeline.state.tables import claims
 
 __all__ = ["Claim", "Claims", "Held", "read_claims"]
@@ -50,12 +51,12 @@ class Held:
 
     keys: tuple[PartitionKey, ...]
     refused: dict[PartitionKey, ClaimRefusedError]
-    _renew: Callable[[Iterable[PartitionKey]], set[PartitionKey]]
+    _still_ours: Callable[[Iterable[PartitionKey]], set[PartitionKey]]
 
     def require(self, keys: Iterable[PartitionKey]) -> None:
-        """Renew ``keys`` just before a write; raises `ClaimRefusedError` if one was lost."""
+        """Check ``keys`` just before a write; raises `ClaimRefusedError` if one was lost."""
         wanted = set(keys)
-        lost = sorted(wanted - self._renew(wanted))
+        lost = sorted(wanted - self._still_ours(wanted))
         if lost:
             raise ClaimRefusedError(
                 f"the claim on {lost[0]} was lost while this run was silent",
@@ -68,6 +69,8 @@ class Claims:
     """Takes, renews and releases the claims of one run on the keys of one asset.
 
     ``run_ended`` tells whether a run is known to be over: its claims need not expire first.
+    ``launch_id`` is the launch of which the run is part: the claims that the launcher took until
+    its runs exist pass on to them.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Claims:
         run_id: str,
         lease_s: float = LEASE_S,
         run_ended: Callable[[str], bool] = _never,
+        launch_id: str | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         self._engine = engine
@@ -86,6 +90,7 @@ class Claims:
         self._run_id = run_id
         self._lease = timedelta(seconds=lease_s)
         self._run_ended = run_ended
+        self._launch_id = launch_id
         self._clock = clock
 
     @contextmanager
@@ -99,7 +104,7 @@ class Claims:
         )
         keeper.start()
         try:
-            yield Held(tuple(key for key in keys if key in taken), refused, self.renew)
+            yield Held(tuple(key for key in keys if key in taken), refused, self._find_live)
         finally:
             stop.set()
             keeper.join()
@@ -112,16 +117,19 @@ class Claims:
         left = [key for key in wanted if key not in taken]
         if left:
             holders = {claim.run_id for claim in self._read(left)}
-            ended = [run_id for run_id in holders if self._run_ended(run_id)]
+            ended = [
+                run_id for run_id in holders if run_id == self._launch_id or self._run_ended(run_id)
+            ]
             # A claim can also have been released between the two statements.
             taken |= self._upsert(left, ended=ended)
         return taken
 
     def renew(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
         """Extend those of ``keys`` that are still ours, and return them."""
-        renewed: set[PartitionKey] = set()
-        with self._engine.begin() as connection:
-            for part in _parts(sorted(set(keys))):
+
+        def extend(connection: sa.Connection) -> set[PartitionKey]:
+            renewed: set[PartitionKey] = set()
+            for part in _parts(keys):
                 rows = connection.execute(
                     claims.update()
                     .where(*self._here(part), claims.c.run_id == self._run_id)
@@ -129,38 +137,55 @@ class Claims:
                     .returning(claims.c.day, claims.c.tile)
                 )
                 renewed.update(PartitionKey(day, tile) for day, tile in rows)
-        return renewed
+            return renewed
+
+        return transact(self._engine, extend)
 
     def release(self, keys: Iterable[PartitionKey]) -> None:
         """Give up those of ``keys`` that are still ours."""
-        with self._engine.begin() as connection:
-            for part in _parts(sorted(set(keys))):
+
+        def give_up(connection: sa.Connection) -> None:
+            for part in _parts(keys):
                 connection.execute(
                     claims.delete().where(*self._here(part), claims.c.run_id == self._run_id)
                 )
 
+        transact(self._engine, give_up)
+
     def _upsert(self, keys: list[PartitionKey], *, ended: Sequence[str]) -> set[PartitionKey]:
         insert = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
-        taken: set[PartitionKey] = set()
         now = self._clock()
         lease = {"run_id": self._run_id, "taken_at": now, "expires_at": now + self._lease}
-        # Sorted keys: two runs that claim the same ones wait for each other, never crosswise.
-        with self._engine.begin() as connection:
+        free = sa.or_(
+            claims.c.run_id == self._run_id,
+            claims.c.expires_at <= now,
+            claims.c.run_id.in_(ended),
+        )
+
+        def claim(connection: sa.Connection) -> set[PartitionKey]:
+            taken: set[PartitionKey] = set()
             for part in _parts(keys):
                 rows = [{**self._place, "day": k.day, "tile": k.tile, **lease} for k in part]
-                statement = insert(claims).values(rows)
-                free = sa.or_(
-                    claims.c.run_id == self._run_id,
-                    claims.c.expires_at <= now,
-                    claims.c.run_id.in_(ended),
-                )
                 result = connection.execute(
-                    statement.on_conflict_do_update(
+                    insert(claims)
+                    .values(rows)
+                    .on_conflict_do_update(
                         index_elements=list(claims.primary_key.columns), set_=lease, where=free
-                    ).returning(claims.c.day, claims.c.tile)
+                    )
+                    .returning(claims.c.day, claims.c.tile)
                 )
                 taken.update(PartitionKey(day, tile) for day, tile in result)
-        return taken
+            return taken
+
+        return transact(self._engine, claim)
+
+    def _find_live(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
+        now = self._clock()
+        return {
+            claim.key
+            for claim in self._read(keys)
+            if claim.run_id == self._run_id and claim.expires_at > now
+        }
 
     def _explain(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, ClaimRefusedError]:
         holders = {claim.key: claim for claim in self._read(keys)}
@@ -175,10 +200,10 @@ class Claims:
         }
 
     def _read(self, keys: Iterable[PartitionKey]) -> list[Claim]:
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             return [
                 Claim(PartitionKey(row.day, row.tile), row.run_id, row.expires_at)
-                for part in _parts(sorted(set(keys)))
+                for part in _parts(keys)
                 for row in connection.execute(sa.select(claims).where(*self._here(part)))
             ]
 
@@ -193,21 +218,23 @@ class Claims:
         while not stop.wait(self._lease.total_seconds() / 3):
             try:
                 self.renew(keys)
-            except sa.exc.OperationalError:
+            except StateUnavailableError:
                 # The lease lasts three of these; `require` decides before each write.
                 continue
 
 
-def _parts(keys: Sequence[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:
-    for start in range(0, len(keys), _ROWS):
-        yield keys[start : start + _ROWS]
+def _parts(keys: Iterable[PartitionKey]) -> Iterator[list[PartitionKey]]:
+    # Sorted: two runs that claim the same keys wait for each other, never crosswise.
+    ordered = sorted(set(keys))
+    for start in range(0, len(ordered), _ROWS):
+        yield ordered[start : start + _ROWS]
 
 
 def read_claims(
     engine: sa.Engine, *, region: str, asset: str, first: date, last: date, at: datetime
 ) -> dict[PartitionKey, Claim]:
     """Claims that are live ``at`` an instant, on days ``first`` to ``last`` (both included)."""
-    with engine.connect() as connection:
+    with reading(engine) as connection:
         rows = connection.execute(
             sa.select(claims).where(
                 claims.c.region == region,
