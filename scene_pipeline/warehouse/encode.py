@@ -5,8 +5,8 @@ from __future__ import annotations
 import pgpq
 import psycopg
 import pyarrow as pa
-import sqlalchemy as sa
-from pgpq import encoders, schema
+from pgpq import encoders
+from pgpq.schema import Jsonb
 from psycopg import sql
 
 from scene_pipeline.scenes.schema import GEOMETRY
@@ -14,11 +14,12 @@ from scene_pipeline.warehouse.rows import GEOMETRY_COLUMN
 
 __all__ = ["copy_rows"]
 
+FOOTPRINTS = "scene_footprints"
 _ROWS_A_BATCH = 5000
 
 
-def copy_rows(connection: psycopg.Connection, rows: pa.Table, table: sa.Table) -> int:
-    """COPY ``rows`` into ``table`` inside the open transaction; returns the server's count.
+def copy_rows(connection: psycopg.Connection, rows: pa.Table, *, schema: str) -> int:
+    """COPY ``rows`` inside the open transaction; returns the count that the server gives.
 
     Geometry goes as plain WKB: the column's type fills in its SRID and refuses another.
     """
@@ -29,7 +30,7 @@ def copy_rows(connection: psycopg.Connection, rows: pa.Table, table: sa.Table) -
         for name in rows.column_names
     ]
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(
-        sql.Identifier(table.schema or "public", table.name), sql.SQL(", ").join(names)
+        sql.Identifier(schema, FOOTPRINTS), sql.SQL(", ").join(names)
     )
     # Without the context's exit an error would leave the connection hanging in COPY.
     with connection.cursor() as cursor:
@@ -43,5 +44,5 @@ def copy_rows(connection: psycopg.Connection, rows: pa.Table, table: sa.Table) -
 
 def _pick_builder(field: pa.Field) -> object:
     if field.name == "properties":
-        return encoders.StringEncoderBuilder.new_with_output(field, schema.Jsonb())
+        return encoders.StringEncoderBuilder.new_with_output(field, Jsonb())
     return pgpq.ArrowToPostgresBinaryEncoder.infer_encoder(field)

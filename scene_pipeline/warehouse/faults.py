@@ -88,7 +88,7 @@ def retry_within(
         started = time.monotonic()
         try:
             outcome = attempt()
-        except (psycopg.Error, sa.exc.DBAPIError) as error:
+        except (psycopg.Error, sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
             cause = database_error_of(error)
             if cause is None or not passes_by_itself(cause):
                 raise translate_error(cause or error, where=where) from error

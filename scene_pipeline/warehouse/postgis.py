@@ -14,22 +14,23 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from typing import Any
 
 import psycopg
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql as pg
 from sqlalchemy.engine import URL
 
-from scene_pipeline.errors import MigrationError, ScenePipelineError
+from scene_pipeline.errors import ScenePipelineError
 from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.scenes.schema import GEOMETRY
+from scene_pipeline.warehouse.connect import create_engine, require_revision
 from scene_pipeline.warehouse.encode import copy_rows
 from scene_pipeline.warehouse.faults import (
     database_error_of,
@@ -39,7 +40,6 @@ from scene_pipeline.warehouse.faults import (
 )
 from scene_pipeline.warehouse.port import PartitionRows, Replaced, TableVersion
 from scene_pipeline.warehouse.rows import (
-    GEOMETRY_COLUMN,
     TABLE_COLUMNS,
     MovedRow,
     build_rows,
@@ -49,28 +49,20 @@ from scene_pipeline.warehouse.rows import (
     refuse_older_version,
     require_count,
 )
-from scene_pipeline.warehouse.tables import REVISION, build_tables
+from scene_pipeline.warehouse.statements import LOCK, build_statements
 
 __all__ = ["PostGISWarehouse"]
 
 # A backend caches 64 subtransactions; beyond them every reader has to look up which are done.
 _KEYS_A_TRANSACTION = 60
 _KEYS_A_QUERY = 5000
-_CONNECT_ARGS = {
-    "application_name": "scene-pipeline",
-    "connect_timeout": 10,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-}
 
 
 class PostGISWarehouse:
     """One region's partitions in one schema of a PostGIS database.
 
-    A process is one writer: its threads take turns. A connection lasts for one transaction, since
-    the role's limit is meant to count writers at work and not idle pools. ``reader_url`` serves
-    the reads, so that checks need no writer's place; None reads as the writer.
+    A process is one writer: its threads take turns at one connection (`connect`). ``reader_url``
+    serves the reads, so that checks need no writer's place; None reads as the writer.
     """
 
     def __init__(
@@ -86,11 +78,14 @@ class PostGISWarehouse:
         self.schema = schema
         self._url = url
         self._deadline_s = deadline_s
-        self._tables = build_tables(schema)
-        self._writer = _create_engine(url)
-        self._reader = _create_engine(reader_url) if reader_url else self._writer
-        self._turn = threading.Lock()
+        self._sql = build_statements(schema)
+        self._writer = create_engine(url, deadline_s=deadline_s)
+        self._reader = (
+            create_engine(reader_url, deadline_s=deadline_s) if reader_url else self._writer
+        )
         self._is_checked = False
+        for engine in {self._writer, self._reader}:
+            weakref.finalize(self, engine.dispose)
 
     def __repr__(self) -> str:
         shown = self._url.render_as_string(hide_password=True)
@@ -103,14 +98,13 @@ class PostGISWarehouse:
         began = time.perf_counter()
 
         def attempt() -> int:
-            with self._transaction(where) as connection:
+            with self._connection(self._writer, where) as connection:
                 deleted = self._write(connection, partition, rows)
                 self._lock(connection, None)
                 self._take_from_other_days(connection, partition.key)
                 return deleted
 
-        with self._turn:
-            deleted, waited = retry_within(self._deadline_s, attempt, where=where)
+        deleted, waited = retry_within(self._deadline_s, attempt, where=where)
         seconds = time.perf_counter() - began
         return Replaced(partition.key, deleted, rows.num_rows, seconds, waited)
 
@@ -125,9 +119,10 @@ class PostGISWarehouse:
     def _replace_chunk(
         self, chunk: list[PartitionRows]
     ) -> Iterator[Replaced | tuple[PartitionKey, Exception]]:
+        where = f"{len(chunk)} partitions of region {self.region}"
         outcomes: list[Replaced | tuple[PartitionKey, Exception] | None]
         try:
-            with self._turn, self._transaction(f"{len(chunk)} partitions") as connection:
+            with self._connection(self._writer, where) as connection:
                 outcomes = [self._replace_in_savepoint(connection, one) for one in chunk]
                 self._lock(connection, None)
                 for one, outcome in zip(chunk, outcomes, strict=True):
@@ -169,101 +164,46 @@ class PostGISWarehouse:
 
     def _write(self, connection: sa.Connection, partition: PartitionRows, rows: pa.Table) -> int:
         """Lock, compare versions, delete, copy, count; returns the rows deleted."""
-        key, footprints = partition.key, self._tables.footprints
-        self._lock(connection, key)
-        self._store_version(connection, partition, rows.num_rows)
-        here = self._is_here(footprints, key)
-        deleted = connection.execute(sa.delete(footprints).where(here)).rowcount
+        place = self._place(partition.key)
+        version = {"raw_seq": partition.raw_seq, "row_count": rows.num_rows}
+        self._lock(connection, partition.key)
+        if connection.scalar(self._sql.store_version, {**place, **version}) is None:
+            stored = connection.scalar(self._sql.read_version, place)
+            refuse_older_version(int(stored or 0), partition, region=self.region)
+        deleted = connection.execute(self._sql.delete, place).rowcount
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)  # noqa: S101 - the engine is ours
-        copied = copy_rows(driver, rows, footprints)
-        require_count(copied, rows.num_rows, region=self.region, key=key)
-        found = connection.scalar(sa.select(sa.func.count()).select_from(footprints).where(here))
-        require_count(found or 0, rows.num_rows, region=self.region, key=key)
+        copied = copy_rows(driver, rows, schema=self.schema)
+        require_count(copied, rows.num_rows, region=self.region, key=partition.key)
+        found = connection.scalar(self._sql.count, place)
+        require_count(found or 0, rows.num_rows, region=self.region, key=partition.key)
         return deleted
 
     def _lock(self, connection: sa.Connection, key: PartitionKey | None) -> None:
         """Hold the key's lock (None: the region's) until the transaction ends."""
-        numbers = lock_numbers(self.schema, self.region, key)
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(*numbers)))
-
-    def _store_version(
-        self, connection: sa.Connection, partition: PartitionRows, row_count: int
-    ) -> None:
-        versions = self._tables.versions
-        insert = pg.insert(versions).values(
-            region=self.region,
-            acq_date=partition.key.day,
-            tile=partition.key.tile,
-            raw_seq=partition.raw_seq,
-            row_count=row_count,
-        )
-        changed = {name: insert.excluded[name] for name in ("raw_seq", "row_count")}
-        upsert = insert.on_conflict_do_update(
-            constraint=versions.primary_key,
-            set_={**changed, "replaced_at": sa.func.now()},
-            where=versions.c.raw_seq <= insert.excluded.raw_seq,
-        ).returning(versions.c.raw_seq)
-        if connection.scalar(upsert) is not None:
-            return
-        here = self._is_here(versions, partition.key)
-        stored = connection.scalar(sa.select(versions.c.raw_seq).where(here))
-        refuse_older_version(int(stored or 0), partition, region=self.region)
+        first, second = lock_numbers(self.schema, self.region, key)
+        connection.execute(LOCK, {"first": first, "second": second})
 
     def _find_moved(self, connection: sa.Connection, key: PartitionKey) -> list[MovedRow]:
         """Rows of other days that hold Items of ``key``; normally there are none."""
-        new, other = self._tables.footprints.alias("new"), self._tables.footprints.alias("other")
-        is_same_item = sa.and_(
-            other.c.region == new.c.region,
-            other.c.collection == new.c.collection,
-            other.c.item_id == new.c.item_id,
-            other.c.acq_date != new.c.acq_date,
-        )
-        is_newer = sa.func.coalesce(other.c.updated_at > new.c.updated_at, sa.false())
-        columns = other.c.acq_date, other.c.tile, other.c.collection, other.c.item_id, is_newer
-        query = sa.select(*columns).select_from(new).join(other, is_same_item)
-        return [MovedRow(*row) for row in connection.execute(query.where(self._is_here(new, key)))]
+        found = connection.execute(self._sql.find_moved, self._place(key))
+        return [MovedRow(*row) for row in found]
 
     def _take_from_other_days(self, connection: sa.Connection, key: PartitionKey) -> None:
         moved = self._find_moved(connection, key)
         refuse_older_items(moved, key, region=self.region)
-        footprints, versions = self._tables.footprints, self._tables.versions
         for row in moved:
-            connection.execute(
-                sa.delete(footprints).where(
-                    self._is_here(footprints, PartitionKey(row.day, row.tile)),
-                    footprints.c.collection == row.collection,
-                    footprints.c.item_id == row.item_id,
-                )
-            )
-        for place, taken in sorted(
-            Counter(PartitionKey(row.day, row.tile) for row in moved).items()
-        ):
-            connection.execute(
-                sa.update(versions)
-                .where(self._is_here(versions, place))
-                .values(row_count=versions.c.row_count - taken)
-            )
+            place = self._place(PartitionKey(row.day, row.tile))
+            item = {"in_collection": row.collection, "with_id": row.item_id}
+            connection.execute(self._sql.delete_item, {**place, **item})
+        # The other partition no longer holds what its version says; its row count shows it.
+        for other, taken in sorted(Counter(PartitionKey(r.day, r.tile) for r in moved).items()):
+            connection.execute(self._sql.subtract, {**self._place(other), "taken": taken})
 
     def read(self, key: PartitionKey) -> pa.Table:
         """See `Warehouse.read`."""
-        footprints = self._tables.footprints
-        # As text: properties in full and geometry as hexadecimal EWKB, without a PostGIS function
-        # that would have to be found on some search path.
-        columns = [
-            sa.type_coerce(footprints.c[GEOMETRY_COLUMN], sa.Text).label(GEOMETRY.name)
-            if column is GEOMETRY
-            else sa.cast(footprints.c.properties, sa.Text).label(column.name)
-            if column.name == "properties"
-            else footprints.c[column.name]
-            for column in TABLE_COLUMNS
-        ]
-        query = (
-            sa.select(*columns)
-            .where(self._is_here(footprints, key))
-            .order_by(footprints.c.collection.collate("C"), footprints.c.item_id.collate("C"))
-        )
-        stored = self._select(query, where=describe_place(self.region, key))
+        where = describe_place(self.region, key)
+        stored = self._select(self._sql.read, self._place(key), where=where)
         values = zip(*stored, strict=True) if stored else [()] * len(TABLE_COLUMNS)
         named = dict(zip((column.name for column in TABLE_COLUMNS), values, strict=True))
         wkb = [bytes.fromhex(text) for text in named[GEOMETRY.name]]
@@ -271,83 +211,48 @@ class PostGISWarehouse:
 
     def read_versions(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, TableVersion]:
         """See `Warehouse.read_versions`."""
-        versions = self._tables.versions
-        query = sa.select(
-            versions.c.acq_date, versions.c.tile, versions.c.raw_seq, versions.c.row_count
-        )
         return {
             PartitionKey(day, tile): TableVersion(raw_seq, rows)
-            for day, tile, raw_seq, rows in self._select_by_keys(query, versions, keys)
+            for day, tile, raw_seq, rows in self._select_by_keys(self._sql.read_versions, keys)
         }
 
     def count_rows(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
         """See `Warehouse.count_rows`."""
-        footprints = self._tables.footprints
-        place = footprints.c.acq_date, footprints.c.tile
-        query = sa.select(*place, sa.func.count()).group_by(*place)
         counted = {
             PartitionKey(day, tile): rows
-            for day, tile, rows in self._select_by_keys(query, footprints, keys)
+            for day, tile, rows in self._select_by_keys(self._sql.count_rows, keys)
         }
         return {key: counted.get(key, 0) for key in keys}
 
-    def _select_by_keys(
-        self, query: sa.Select[tuple[object, ...]], table: sa.Table, keys: Sequence[PartitionKey]
-    ) -> Iterator[sa.Row[tuple[object, ...]]]:
+    def _select_by_keys(self, query: Any, keys: Sequence[PartitionKey]) -> Iterator[Any]:
+        where = f"{len(keys)} partitions of region {self.region}"
         for start in range(0, len(keys), _KEYS_A_QUERY):
             chunk = keys[start : start + _KEYS_A_QUERY]
-            asked = (
-                sa.func.unnest(
-                    sa.bindparam("days", [key.day for key in chunk], pg.ARRAY(sa.Date)),
-                    sa.bindparam("tiles", [key.tile for key in chunk], pg.ARRAY(sa.Text)),
-                )
-                .table_valued("day", "tile", name="asked")
-                .render_derived()
-            )
-            chosen = query.join_from(
-                table, asked, sa.and_(table.c.acq_date == asked.c.day, table.c.tile == asked.c.tile)
-            ).where(table.c.region == self.region)
-            yield from self._select(chosen, where=f"{len(keys)} partitions of {self.region}")
+            asked = {"days": [key.day for key in chunk], "tiles": [key.tile for key in chunk]}
+            yield from self._select(query, {"region": self.region, **asked}, where=where)
 
-    def _select(
-        self, query: sa.Select[tuple[object, ...]], *, where: str
-    ) -> Sequence[sa.Row[tuple[object, ...]]]:
-        def attempt() -> Sequence[sa.Row[tuple[object, ...]]]:
-            with self._reader.connect() as connection:
-                return connection.execute(query).all()
+    def _select(self, query: Any, parameters: dict[str, Any], *, where: str) -> Sequence[Any]:
+        def attempt() -> Sequence[Any]:
+            with self._connection(self._reader, where) as connection:
+                return connection.execute(query, parameters).all()
 
         return retry_within(self._deadline_s, attempt, where=where)[0]
 
-    def _is_here(self, table: sa.FromClause, key: PartitionKey) -> sa.ColumnElement[bool]:
-        return sa.and_(
-            table.c.region == self.region,
-            table.c.acq_date == key.day,
-            table.c.tile == key.tile,
-        )
+    def _place(self, key: PartitionKey) -> dict[str, Any]:
+        return {"region": self.region, "day": key.day, "tile": key.tile}
 
     @contextmanager
-    def _transaction(self, where: str) -> Iterator[sa.Connection]:
-        """Committed at the end of the block, or rolled back; waits for locks up to the deadline."""
-        with self._writer.begin() as connection:
-            limit = f"{int(self._deadline_s * 1000)}ms"
-            connection.execute(sa.select(sa.func.set_config("lock_timeout", limit, True)))
-            if not self._is_checked:
-                self._require_revision(connection, where)
-            yield connection
-
-    def _require_revision(self, connection: sa.Connection, where: str) -> None:
-        found = connection.scalar(sa.select(self._tables.revision.c.version_num))
-        if found != REVISION:
-            raise MigrationError(
-                f"schema {self.schema} is at revision {found}, this version needs {REVISION}",
-                where=where,
-                next_step="run `scene-pipeline migrate` as the schema's owner",
-            )
-        self._is_checked = True
-
-
-class _MovedMeanwhileError(Exception):
-    """An Item of the batch turned up in another day, committed by another writer meanwhile."""
+    def _connection(self, engine: sa.Engine, where: str) -> Iterator[sa.Connection]:
+        """A transaction, committed at the end of the block or rolled back."""
+        with engine.connect() as connection:
+            if time.monotonic() > connection.info["gives_way_at"]:
+                connection.detach()  # closing it then ends the session
+            with connection.begin():
+                if not self._is_checked:
+                    found = connection.scalar(self._sql.revision)
+                    require_revision(found, schema=self.schema, where=where)
+                    self._is_checked = True
+                yield connection
 
 
 def lock_numbers(schema: str, region: str, key: PartitionKey | None) -> tuple[int, int]:
@@ -357,7 +262,5 @@ def lock_numbers(schema: str, region: str, key: PartitionKey | None) -> tuple[in
     return first, second
 
 
-def _create_engine(url: URL) -> sa.Engine:
-    return sa.create_engine(
-        url, poolclass=sa.NullPool, connect_args=_CONNECT_ARGS, use_native_hstore=False
-    )
+class _MovedMeanwhileError(Exception):
+    """An Item of the batch turned up in another day, committed by another writer meanwhile."""
