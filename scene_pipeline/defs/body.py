@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
+from scene_pipeline.backfill.causes import describe_error
 from scene_pipeline.backfill.claims import Claims, Held
-from scene_pipeline.backfill.tags import require_planned_keys
+from scene_pipeline.backfill.tags import LAUNCH_TAG, require_planned_keys
 from scene_pipeline.defs.failures import mapped_failures, retry_helps
 from scene_pipeline.defs.makers import Facts, Made, Maker
 from scene_pipeline.defs.metadata import to_metadata
@@ -47,6 +48,7 @@ def materialize_keys(
             asset=maker.asset.name,
             run_id=context.run_id,
             run_ended=lambda run_id: has_ended(context.instance, run_id),
+            launch_id=context.run.tags.get(LAUNCH_TAG),
         )
         if len(keys) == 1:
             yield from _materialize_one(keys[0], claims, maker)
@@ -99,7 +101,7 @@ class _Batch:
         if failed:
             raise PartitionsFailedError(
                 f"{len(failed)} of {len(keys)} keys failed: {', '.join(map(str, failed))}",
-                failed={str(key): str(error) for key, error in failed.items()},
+                failed={str(key): describe_error(error) for key, error in failed.items()},
                 where=f"run {self._context.run_id}",
                 next_step="the other keys are done; `backfill diagnose` gives each cause",
             )

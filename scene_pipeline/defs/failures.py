@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from scene_pipeline.errors import ScenePipelineError
+from scene_pipeline.errors import PartitionsFailedError, ScenePipelineError
 
 __all__ = ["as_failure", "mapped_failures", "retry_helps"]
 
@@ -30,6 +30,8 @@ def as_failure(error: Exception) -> dg.Failure:
             metadata["where"] = dg.MetadataValue.text(error.where)
         if error.next_step:
             metadata["what to do"] = dg.MetadataValue.text(error.next_step)
+    if isinstance(error, PartitionsFailedError):
+        metadata["failed"] = dg.MetadataValue.json(error.failed)
     return dg.Failure(description=str(error), metadata=metadata, allow_retries=False)
 
 
