@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
@@ -16,9 +17,12 @@ from scene_pipeline.defs.assets import (
     build_table,
     under_policy,
 )
+from scene_pipeline.defs.checks import build_footprint_checks, build_table_check
 from scene_pipeline.defs.io_managers import GeoParquetIOManager, TableIOManager
-from scene_pipeline.defs.jobs import build_daily_job, build_policy_job
+from scene_pipeline.defs.jobs import build_daily_job, build_plain_jobs, build_policy_jobs
+from scene_pipeline.defs.partitions import warn_of_size
 from scene_pipeline.defs.pipeline import Pipeline
+from scene_pipeline.defs.schedules import build_schedules
 from scene_pipeline.settings import Settings
 
 __all__ = ["build_definitions"]
@@ -34,6 +38,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
 
 def _build(settings: Settings) -> dg.Definitions:
     pipeline = Pipeline(settings)
+    warn_of_size(pipeline.definition, today=datetime.now(UTC).date())
     policies = policies_of(settings.policies)
     resources: dict[str, Any] = {
         "geoparquet_io": GeoParquetIOManager(pipeline),
@@ -43,6 +48,8 @@ def _build(settings: Settings) -> dg.Definitions:
     table = build_table(pipeline)
     coverage = under_policy(build_coverage(pipeline), 1)
     frontier = build_frontier(pipeline)
+    footprint_checks = build_footprint_checks(pipeline)
+    table_check = build_table_check(pipeline)
     batch = policies["batched"].max_keys
     return dg.Definitions(
         assets=[
@@ -54,13 +61,13 @@ def _build(settings: Settings) -> dg.Definitions:
             under_policy(table, 2 * batch),
             coverage,
         ],
+        asset_checks=[footprint_checks, table_check],
         resources=resources,
         executor=dg.in_process_executor,
         jobs=[
-            *(build_policy_job(footprints, p, resources=resources) for p in policies.values()),
-            build_daily_job(footprints, table, resources=resources),
-            dg.define_asset_job("footprint_table_job", [table.key]),
-            dg.define_asset_job("coverage_job", [coverage.key]),
-            dg.define_asset_job("ingest_job", [frontier.key]),
+            *build_policy_jobs(footprints, footprint_checks, policies, resources=resources),
+            build_daily_job([footprints, table], [footprint_checks, table_check], resources),
+            *build_plain_jobs(frontier, table, coverage),
         ],
+        schedules=build_schedules(pipeline),
     )

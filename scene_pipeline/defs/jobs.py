@@ -2,46 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
 from scene_pipeline.backfill.policies import Policy
 from scene_pipeline.defs.assets import under_policy
+from scene_pipeline.settings import PolicyName
 
-__all__ = ["build_daily_job", "build_policy_job"]
+__all__ = ["build_daily_job", "build_plain_jobs", "build_policy_jobs"]
+
+_DESCRIPTIONS: dict[PolicyName, str] = {
+    "per_partition": "`scene_footprints`, one partition a run: for sources that fail often. Each "
+    "run also runs the asset's checks on its partition.",
+    "batched": "`scene_footprints`, up to {max_keys} partitions a run: the default of backfills.",
+    "single_run": "`scene_footprints`, as many partitions a run as form a rectangle of dates and "
+    "tiles, up to {max_keys}: the least overhead, one log to read.",
+}
 
 
-def build_policy_job(
-    footprints: dg.AssetsDefinition, policy: Policy, *, resources: dict[str, Any]
-) -> dg.JobDefinition:
-    """``scene_footprints`` under one policy."""
-    per_run = "one partition" if policy.max_keys == 1 else f"up to {policy.max_keys} partitions"
-    return _resolve_apart(
-        [under_policy(footprints, policy.max_keys)],
-        resources,
-        name=policy.job_name,
-        tags={"scene_pipeline/policy": policy.name},
-        description=f"`scene_footprints`, {per_run} a run.",
-    )
+def build_policy_jobs(
+    footprints: dg.AssetsDefinition,
+    checks: dg.AssetChecksDefinition,
+    policies: Mapping[PolicyName, Policy],
+    *,
+    resources: dict[str, Any],
+) -> list[dg.JobDefinition]:
+    """``scene_footprints`` under each policy."""
+    return [
+        _resolve_apart(
+            [under_policy(footprints, policy.max_keys)],
+            # A run of many keys yields no Output, so that its checks would never start.
+            [checks] if policy.max_keys == 1 else [],
+            resources,
+            name=policy.job_name,
+            tags={"scene_pipeline/policy": policy.name},
+            description=_DESCRIPTIONS[policy.name].format(max_keys=policy.max_keys),
+        )
+        for policy in policies.values()
+    ]
 
 
 def build_daily_job(
-    footprints: dg.AssetsDefinition, table: dg.AssetsDefinition, *, resources: dict[str, Any]
+    assets: Sequence[dg.AssetsDefinition],
+    checks: Sequence[dg.AssetChecksDefinition],
+    resources: dict[str, Any],
 ) -> dg.JobDefinition:
-    """Both assets for one key, one after the other in one run."""
+    """Footprints and table of one key, one after the other in one run."""
     return _resolve_apart(
-        [under_policy(footprints, 1), under_policy(table, 1)],
+        [under_policy(asset, 1) for asset in assets],
+        checks,
         resources,
         name="daily_scenes_job",
         tags={"scene_pipeline/policy": "per_partition"},
-        description="Both assets for one partition: what the daily schedule starts.",
+        description="Footprints, then the table, of one partition, with all checks: what the "
+        "daily schedule starts.",
     )
 
 
+def build_plain_jobs(
+    frontier: dg.AssetsDefinition, table: dg.AssetsDefinition, coverage: dg.AssetsDefinition
+) -> list[Any]:
+    """Jobs of one asset each, under its own policy."""
+    nothing = dg.AssetSelection.checks()
+    described = {
+        "ingest_job": (frontier, "One round of ingest over every stream, then the frontier."),
+        "footprint_table_job": (
+            table,
+            "`footprint_table` from the lake's files, in its own batches under the pool `postgis`.",
+        ),
+        "coverage_job": (coverage, "`daily_coverage` of one day, with its map."),
+    }
+    return [
+        dg.define_asset_job(
+            name,
+            selection=dg.AssetSelection.assets(asset.key) - nothing,
+            description=description,
+        )
+        for name, (asset, description) in described.items()
+    ]
+
+
 def _resolve_apart(
-    assets: Sequence[dg.AssetsDefinition], resources: dict[str, Any], *, name: str, **job: Any
+    assets: Sequence[dg.AssetsDefinition],
+    checks: Sequence[dg.AssetChecksDefinition],
+    resources: dict[str, Any],
+    *,
+    name: str,
+    **job: Any,
 ) -> dg.JobDefinition:
     """Resolve a job over variants of the base assets.
 
@@ -49,6 +98,7 @@ def _resolve_apart(
     """
     apart = dg.Definitions(
         assets=assets,
+        asset_checks=checks,
         resources=resources,
         executor=dg.in_process_executor,
         jobs=[dg.define_asset_job(name, selection=[asset.key for asset in assets], **job)],

@@ -6,6 +6,7 @@ a store or a grid in a way of its own. Nothing here imports Dagster.
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -76,3 +77,25 @@ class Pipeline:
         from scene_pipeline.warehouse import open_warehouse
 
         return open_warehouse(self.settings)
+
+    def last_covered_day(self) -> date | None:
+        """The newest day of the definition that the published frontier covers."""
+        from scene_pipeline.ingest.frontier import read_frontier
+
+        frontier = read_frontier(self.state, self.region)
+        if frontier is None or frontier.bound is None:
+            return None
+        covered = frontier.bound.last_covered_day
+        if covered is None:
+            return None
+        end = self.definition.end
+        last = covered if end is None else min(covered, end - timedelta(days=1))
+        return last if last >= self.definition.start else None
+
+    def recent_days(self) -> tuple[date, date] | None:
+        """First and last (both included) of the newest covered days that are looked at daily."""
+        last = self.last_covered_day()
+        if last is None:
+            return None
+        back = timedelta(days=self.settings.sensor.daily_lookback_days - 1)
+        return max(self.definition.start, last - back), last
