@@ -98,17 +98,24 @@ class Claims:
         """Claim ``keys`` for the block, renewed in the background, released at its end."""
         taken = self.take(keys)
         refused = self._explain(set(keys) - taken)
+        with self.keep(taken):
+            yield Held(tuple(key for key in keys if key in taken), refused, self._find_live)
+
+    @contextmanager
+    def keep(self, taken: Iterable[PartitionKey]) -> Iterator[None]:
+        """Renew claims in the background for the block; release what is still ours at its end."""
+        keys = set(taken)
         stop = threading.Event()
         keeper = threading.Thread(
-            target=self._keep, args=(taken, stop), name="claim-keeper", daemon=True
+            target=self._renew_until, args=(keys, stop), name="claim-keeper", daemon=True
         )
         keeper.start()
         try:
-            yield Held(tuple(key for key in keys if key in taken), refused, self._find_live)
+            yield
         finally:
             stop.set()
             keeper.join()
-            self.release(taken)
+            self.release(keys)
 
     def take(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
         """Claim those of ``keys`` that are free, expired, ours, or held by a run that ended."""
@@ -214,7 +221,7 @@ class Claims:
             sa.tuple_(claims.c.day, claims.c.tile).in_([(key.day, key.tile) for key in keys]),
         ]
 
-    def _keep(self, keys: set[PartitionKey], stop: threading.Event) -> None:
+    def _renew_until(self, keys: set[PartitionKey], stop: threading.Event) -> None:
         while not stop.wait(self._lease.total_seconds() / 3):
             try:
                 self.renew(keys)

@@ -28,7 +28,7 @@ from scene_pipeline.scenes.keys import PartitionKey, SceneDefinition
 from scene_pipeline.state.database import reading
 from scene_pipeline.state.tables import routings
 
-__all__ = ["Coverage", "asset_key_of", "read_coverage", "read_key_states"]
+__all__ = ["Coverage", "Site", "asset_key_of", "read_coverage", "read_key_states"]
 
 # Runs whose records one statement asks for.
 _RUNS = 1000
@@ -37,6 +37,15 @@ _RUNS = 1000
 def asset_key_of(definition: SceneDefinition, asset: str) -> dg.AssetKey:
     """Dagster's key: region, then name."""
     return dg.AssetKey([definition.region, asset])
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where one region's keys live: Dagster's instance, the state database, the definition."""
+
+    instance: dg.DagsterInstance
+    engine: sa.Engine
+    definition: SceneDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +102,13 @@ def read_key_states(
     keys: Iterable[PartitionKey],
     now: datetime,
     coverage: Coverage | None = None,
+    launch_id: str | None = None,
 ) -> dict[PartitionKey, KeyState]:
     """The state of each of ``keys``, in their order; ``now`` is an aware UTC instant.
 
     What is in progress is read before what is done: a key that finishes in between is then done,
-    and never asked for twice.
+    and never asked for twice. ``launch_id``: whose claims do not count, because they are the
+    caller's own.
     """
     wanted = list(dict.fromkeys(keys))
     faults = {key: definition.find_fault(key, today=now.date()) for key in wanted}
@@ -122,7 +133,10 @@ def read_key_states(
     made = read_latest_positions(instance, asset_key, "materialized", names)
     open_names = [name for name in names if planned.get(name, 0) > made.get(name, 0)]
     planned_runs = read_run_ids(instance, [planned[name] for name in open_names])
-    ends = _read_run_ends(instance, set(planned_runs.values()))
+    holders = {claim.run_id for claim in claims.values()}
+    ends = _read_run_ends(instance, holders.union(planned_runs.values()))
+    dead = {run_id for run_id, end in ends.items() if not end.live}
+    claims = {key: claim for key, claim in claims.items() if claim.run_id not in dead}
     # Again: a run that was still live above may have made its key and ended since.
     made |= read_latest_positions(instance, asset_key, "materialized", open_names)
     versions = read_latest_versions(instance, asset_key, names)
@@ -134,6 +148,8 @@ def read_key_states(
         run_id = planned_runs.get(position) if position is not None else None
         end = ends.get(run_id) if run_id is not None else None
         claim = claims.get(key)
+        if claim is not None and claim.run_id == launch_id:
+            claim = None
         above = upstream.get(key, _Upstream(None))
         version = versions.get(name)
         evidence = Evidence(

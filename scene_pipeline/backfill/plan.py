@@ -42,13 +42,14 @@ BACKFILL_PRIORITY = "-10"
 class PlannedKey:
     """A key with what it was when it was planned.
 
-    ``planned`` is the position of its last planned event: it identifies the attempt.
+    ``seen`` is the position of the last event of the key: whatever is later is this plan's work
+    or another's, and tells two attempts apart.
     """
 
     key: PartitionKey
     raw_seq: int
     attempt: int = 1
-    planned: int | None = None
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Plan:
             self.asset.name,
             [self.policy.name, self.policy.max_keys],
             self.fingerprint,
-            sorted([str(key.key), key.raw_seq, key.planned] for key in self.keys),
+            sorted([str(key.key), key.raw_seq, key.seen] for key in self.keys),
         ]
         return hashlib.sha256(json.dumps(meaning).encode()).hexdigest()[:10]
 
@@ -133,7 +134,7 @@ class Plan:
                 "asset": self.asset.name,
                 "policy": [self.policy.name, self.policy.job_name, self.policy.max_keys],
                 "fingerprint": self.fingerprint,
-                "keys": [[str(k.key), k.raw_seq, k.attempt, k.planned] for k in self.keys],
+                "keys": [[str(k.key), k.raw_seq, k.attempt, k.seen] for k in self.keys],
                 "runs": [[str(r.start), str(r.end), list(r.tiles)] for r in self.rectangles],
                 "trimmed": [str(key) for key in self.trimmed],
             }
@@ -177,9 +178,8 @@ def plan_runs(
 
 
 def _planned_key(state: KeyState) -> PlannedKey:
-    evidence = state.evidence
-    attempt = evidence.run_attempt + 1 if state.state == "failed" else 1
-    return PlannedKey(state.key, state.raw_seq, attempt, evidence.planned)
+    attempt = state.evidence.run_attempt + 1 if state.state == "failed" else 1
+    return PlannedKey(state.key, state.raw_seq, attempt, state.seen)
 
 
 def parse_plan(document: str) -> Plan:
@@ -192,8 +192,8 @@ def parse_plan(document: str) -> Plan:
         policy=Policy(name, job_name, max_keys),
         fingerprint=fields["fingerprint"],
         keys=tuple(
-            PlannedKey(parse_key(text), raw_seq, attempt, planned)
-            for text, raw_seq, attempt, planned in fields["keys"]
+            PlannedKey(parse_key(text), raw_seq, attempt, seen)
+            for text, raw_seq, attempt, seen in fields["keys"]
         ),
         rectangles=tuple(
             Rectangle(parse_key(start).day, parse_key(end).day, tuple(tiles))
@@ -226,10 +226,10 @@ def require_fresh(
                 where=f"asset {plan.asset.name} of region {plan.region}",
                 next_step="plan again",
             )
-        if now.evidence.planned != planned.planned:
+        if now.seen != planned.seen:
             raise StalePlanError(
-                f"{planned.key} was started by run {now.evidence.planned_run} "
-                f"since plan {plan.plan_id} was made",
+                f"{planned.key} was started or made since plan {plan.plan_id} was made: "
+                f"its last event was {planned.seen}, now it is {now.seen}",
                 where=f"asset {plan.asset.name} of region {plan.region}",
                 next_step="plan again: what is done or in progress stays out",
             )

@@ -70,6 +70,11 @@ class KeyState:
         return self.evidence.version.rows if self.evidence.version else None
 
     @property
+    def seen(self) -> int:
+        """Position of the last event of the key that was known when the state was read."""
+        return max(self.evidence.planned or 0, self.evidence.materialized or 0)
+
+    @property
     def ready(self) -> bool:
         """Whether the upstream key exists, so that a run could succeed."""
         return self.evidence.upstream_seq is not None
