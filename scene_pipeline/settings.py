@@ -12,7 +12,7 @@ import re
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -30,9 +30,11 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
-from sqlalchemy.engine import URL, make_url
 
 from scene_pipeline.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
 
 __all__ = [
     "Caps",
@@ -289,6 +291,9 @@ class Settings(BaseSettings):
 
 
 def _engine_url(secret: SecretStr) -> URL:
+    # Pure modules know the policies' settings without knowing SQL.
+    from sqlalchemy.engine import make_url
+
     url = make_url(secret.get_secret_value())
     if url.drivername in {"postgresql", "postgres"}:
         return url.set(drivername="postgresql+psycopg")
