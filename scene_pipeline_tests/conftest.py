@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from scene_pipeline_tests.services import browser as web
 from scene_pipeline_tests.services import postgres as pg
 
 settings.register_profile("fast", max_examples=50, deadline=None)
@@ -66,3 +67,11 @@ def postgres() -> Iterator[pg.PostgresCluster]:
 def postgis_url(postgres: pg.PostgresCluster) -> str:
     """The superuser's URL of a fresh database that has PostGIS."""
     return postgres.url(postgres.new_database())
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[web.Browser]:
+    """A headless Chromium, one per test process."""
+    require_service(web.find_browser() is not None, "Chromium with chromedriver")
+    with web.run_browser() as running:
+        yield running

@@ -69,13 +69,17 @@ def draw_frontier(
     if frontier_at is not None:
         note = f"everything before {frontier_at:%Y-%m-%d %H:%M} UTC is complete"
     parts = [*_draw_heading(title, note), _draw_axis(first, newest, place, top=top, bottom=bottom)]
+    ends = [None if bar.bound_at is None else place(bar.bound_at) for bar in bars]
+    rows = [top + row * index for index in range(len(bars))]
+    for bar, end, y in zip(bars, ends, rows, strict=True):
+        if end is not None:
+            parts.append(_draw_bar(left, end, y=y, held=bar.name == holder))
     if frontier_at is not None:
-        x = place(frontier_at)
-        line = f"M{x:.1f} {top - 6:.1f}V{bottom + 4:.1f}"
-        parts.append(svg.draw_element("path", d=line, stroke=svg.INK, stroke_width=2))
-    for index, bar in enumerate(bars):
-        end = None if bar.bound_at is None else place(bar.bound_at)
-        parts += _draw_bar(bar, end, left=left, y=top + row * index, held=bar.name == holder)
+        line = f"M{place(frontier_at):.1f} {top - 6:.1f}V{bottom + 4:.1f}"
+        for color, width in ((svg.PAPER, 4), (svg.INK, 2)):
+            parts.append(svg.draw_element("path", d=line, stroke=color, stroke_width=width))
+    for bar, end, y in zip(bars, ends, rows, strict=True):
+        parts += _label_bar(bar, end, left=left, y=y, held=bar.name == holder)
     y = bottom + 24
     if holder is not None:
         since = f" since {holder_since:%Y-%m-%d %H:%M} UTC" if holder_since else ""
@@ -135,8 +139,8 @@ def draw_strip(
     if days:
         parts.append(_label_days(first, columns, left=left, cell=cell, y=top - 6))
     parts.append(_label_rows(rows, top=top, height=height, x=left - 6))
-    legend_text, legend_bottom = _wrap_legend(legend, width=width, y=bottom + 12)
-    return svg.wrap_svg([*parts, legend_text], width=width, height=legend_bottom, title=title)
+    shown, height = svg.draw_legend(legend, x=12, y=bottom + 12, width=width - 24)
+    return svg.wrap_svg([*parts, shown], width=width, height=height + 4, title=title)
 
 
 def _draw_heading(title: str, note: str) -> list[str]:
@@ -174,20 +178,22 @@ def _draw_axis(
     )
 
 
-def _draw_bar(
-    bar: StreamBar, x: float | None, *, left: float, y: float, held: bool
+def _draw_bar(left: float, end: float, *, y: float, held: bool) -> str:
+    color = svg.VERMILION if held else svg.BLUE
+    return svg.draw_element("rect", x=left, y=y + 5, width=end - left, height=18.0, fill=color)
+
+
+def _label_bar(
+    bar: StreamBar, end: float | None, *, left: float, y: float, held: bool
 ) -> Iterable[str]:
     weight = "bold" if held else None
     name = bar.name if len(bar.name) <= 26 else f"{bar.name[:25]}…"
     yield svg.draw_text(name, x=left - 8, y=y + 18, text_anchor="end", font_weight=weight)
-    if x is None:
+    if end is None:
         halo = svg.HALO | {"text_anchor": "start"}
         yield svg.draw_text("no bound yet", x=left + 8, y=y + 18, fill=svg.MUTED, **halo)
-    else:
-        color = svg.VERMILION if held else svg.BLUE
-        yield svg.draw_element("rect", x=left, y=y + 5, width=x - left, height=18.0, fill=color)
-        if held:
-            yield _draw_pointer(x + 9, y + 14)
+    elif held:
+        yield _draw_pointer(end + 9, y + 14)
     if bar.state != "active":
         yield svg.draw_text(bar.state, x=632, y=y + (13 if bar.reason else 18), font_weight="bold")
         yield svg.draw_text(bar.reason[:24], x=632, y=y + 25, font_size=10, fill=svg.MUTED)
@@ -234,11 +240,3 @@ def _label_rows(rows: Sequence[str], *, top: float, height: float, x: float) -> 
         if index % step == 0
     ]
     return svg.draw_element("g", "".join(labels), font_size=10.5, text_anchor="end")
-
-
-def _wrap_legend(marks: Sequence[Mark], *, width: float, y: float) -> tuple[str, float]:
-    """The legend in as many lines as it needs, and the picture's lower edge below it."""
-    per_line = max(1, int((width - 24) // 150))
-    lines = [marks[index : index + per_line] for index in range(0, len(marks), per_line)]
-    drawn = [svg.draw_legend(line, x=12, y=y + 20 * index) for index, line in enumerate(lines)]
-    return "".join(drawn), y + 20 * max(len(lines), 1) + 4

@@ -11,7 +11,8 @@ import numpy as np
 import shapely
 
 from scene_pipeline.pictures import svg
-from scene_pipeline.pictures.land import WORLD, Bounds, Projection, project, read_land
+from scene_pipeline.pictures.land import WORLD, Bounds, Projection, read_land
+from scene_pipeline.scenes import mercator
 
 __all__ = ["View", "draw_frame", "draw_ground", "draw_scale_bar", "fit_view", "unroll"]
 
@@ -42,19 +43,17 @@ class View:
 
     def place_degrees(self, lon: float, lat: float) -> tuple[float, float]:
         """One lon/lat point in pixels."""
-        x, y = self.place(project(np.array([[lon, lat]]), self.projection))[0]
+        point = np.array([[lon, lat]])
+        x, y = self.place(mercator.project(point) if self.projection == "mercator" else point)[0]
         return float(x), float(y)
 
     def degrees(self) -> Bounds:
         """The bounds as lon/lat degrees; longitudes may pass 180 where the view does."""
-        west, south, east, north = self.bounds
         if self.projection == "degrees":
             return self.bounds
-        per_m = 360 / WORLD["mercator"]
-        low, high = (
-            math.degrees(math.asin(math.tanh(math.radians(y * per_m)))) for y in (south, north)
-        )
-        return west * per_m, low, east * per_m, high
+        corners = mercator.unproject(np.reshape(self.bounds, (2, 2)))
+        west, south, east, north = corners.ravel().tolist()
+        return west, south, east, north
 
 
 def fit_view(

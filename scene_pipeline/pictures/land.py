@@ -13,23 +13,16 @@ from typing import Any, Literal
 import numpy as np
 import shapely
 
-__all__ = ["WORLD", "Bounds", "Projection", "project", "read_land", "shift_east"]
+from scene_pipeline.scenes import mercator
+
+__all__ = ["WORLD", "Bounds", "Projection", "read_land", "shift_east"]
 
 Bounds = tuple[float, float, float, float]
 Projection = Literal["mercator", "degrees"]
 
 # Width of the world: EPSG:3857 metres, and degrees.
-WORLD: dict[Projection, float] = {"mercator": 2 * 20_037_508.342789244, "degrees": 360.0}
-_RADIUS_M = WORLD["mercator"] / (2 * np.pi)
+WORLD: dict[Projection, float] = {"mercator": 2 * mercator.HALF_WORLD_M, "degrees": 360.0}
 _UNITS_PER_DEG = 200
-
-
-def project(lonlat: Any, projection: Projection) -> Any:
-    """An (n, 2) array of lon/lat degrees in ``projection``; latitudes inside ±90, open."""
-    if projection == "degrees":
-        return lonlat
-    y = _RADIUS_M * np.arctanh(np.sin(np.radians(lonlat[:, 1])))
-    return np.column_stack((lonlat[:, 0] * (WORLD["mercator"] / 360), y))
 
 
 def shift_east(geometries: Any, distance: float) -> Any:
@@ -65,7 +58,8 @@ def _load(projection: Projection) -> tuple[Any, Any]:
     lon, lat = (table[name].chunk(0) for name in ("lon", "lat"))
     units = np.column_stack([column.flatten().flatten().to_numpy() for column in (lon, lat)])
     offsets = (lon.flatten().offsets.to_numpy(), lon.offsets.to_numpy())
-    polygons = shapely.from_ragged_array(
-        shapely.GeometryType.POLYGON, project(units / _UNITS_PER_DEG, projection), offsets
-    )
+    points = units / _UNITS_PER_DEG
+    if projection == "mercator":
+        points = mercator.project(points)
+    polygons = shapely.from_ragged_array(shapely.GeometryType.POLYGON, points, offsets)
     return polygons, shapely.STRtree(polygons)

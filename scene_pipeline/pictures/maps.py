@@ -29,12 +29,19 @@ __all__ = ["draw_day_map", "draw_partition_map", "draw_repair"]
 _LEFT, _TOP, _RIGHT, _BELOW = 46.0, 48.0, 14.0, 22.0
 _MAX_OUTLINES = 150
 _OPACITY = 0.72  # land shows through
-# Covered share, light to dark: ColorBrewer's five-class GnBu, safe for colour-blind readers.
-_CLASSES = ("#f0f9e8", "#bae4bc", "#7bccc4", "#43a2ca", "#0868ac")
 _FOOTPRINT = Mark("footprint", fill=svg.BLUE, stroke=svg.BLUE)
 _REPAIRED = Mark("repaired footprint", fill=svg.VERMILION, stroke=svg.VERMILION, dash="4 2")
 _TILE = Mark("tile", stroke=svg.INK)
+_OUTLINE = Mark("", stroke=svg.INK)
 _NO_SCENE = Mark("no scene", fill="url(#none)", stroke=svg.MUTED)
+_NOT_BUILT = Mark("not built", stroke=svg.MUTED, dash="3 3")
+# Covered share by fifths: ColorBrewer's five-class GnBu, safe for colour-blind readers.
+_CLASSES = tuple(
+    Mark(f"{low} to {low + 20} %", fill=color, stroke=svg.MUTED)
+    for low, color in zip(
+        range(0, 100, 20), ("#f0f9e8", "#bae4bc", "#7bccc4", "#43a2ca", "#0868ac"), strict=True
+    )
+)
 
 
 def draw_partition_map(
@@ -76,36 +83,33 @@ def draw_day_map(
 ) -> str:
     """Covered share and scenes of each tile of ``coverage`` (`coverage.cover_day`).
 
-    ``bounds`` holds every tile of it. ``pieces`` are drawn on top, unless there are too many to
-    be told apart.
+    ``bounds`` gives the tiles to draw; one that has no row is drawn as not built. ``pieces`` are
+    drawn on top, unless there are too many to be told apart.
     """
-    rows = coverage.to_pylist()
-    shifts = unroll([bounds[row["tile"]][::2] for row in rows], WORLD["mercator"])
-    boxes = np.array(
-        [
-            shift_east(shapely.box(*bounds[row["tile"]]), shift)
-            for row, shift in zip(rows, shifts, strict=True)
-        ]
-    )
-    extent = tuple(shapely.total_bounds(boxes).tolist())
+    rows = {row["tile"]: row for row in coverage.to_pylist()}
+    shifts = unroll([(box[0], box[2]) for box in bounds.values()], WORLD["mercator"])
+    moved = dict(zip(bounds, shifts, strict=True))
+    boxes = {tile: shift_east(shapely.box(*bounds[tile]), moved[tile]) for tile in bounds}
+    extent = tuple(shapely.total_bounds(list(boxes.values())).tolist())
     view = fit_view(extent, left=_LEFT, top=_TOP, width=580, max_height=520, context=0.05)
-    classes = np.array([_class_of(row["scenes"], row["covered_share"]) for row in rows])
-    outlines = [
-        shift_east(_read_geometries((pieces or {}).get(row["tile"], ())), shift)
-        for row, shift in zip(rows, shifts, strict=True)
-    ]
+    classes: dict[Mark, list[Any]] = {mark: [] for mark in (*_CLASSES, _NO_SCENE, _NOT_BUILT)}
+    for tile, box in boxes.items():
+        classes[_class_of(rows.get(tile))].append(box)
     parts = [*_draw_heading(title, note), svg.HATCH, *draw_ground(view, coast_bytes=24_000)]
     parts += [
-        _draw_shape(view, boxes[classes == index], mark, opacity=_OPACITY)
-        for index, mark in enumerate([*_class_marks(), _NO_SCENE])
-        if (classes == index).any()
+        _draw_shape(view, group, mark, opacity=_OPACITY) for mark, group in classes.items() if group
     ]
-    if 0 < sum(map(len, outlines)) <= _MAX_OUTLINES:
-        lines = Mark("", stroke=svg.INK)
-        parts.append(_draw_shape(view, np.concatenate(outlines), lines, width=0.6))
-    parts.append(_draw_shape(view, boxes, _TILE, width=1.1))
+    outlines = [
+        piece
+        for tile in bounds
+        for piece in shift_east(_read_geometries((pieces or {}).get(tile, ())), moved[tile])
+    ]
+    if 0 < len(outlines) <= _MAX_OUTLINES:
+        parts.append(_draw_shape(view, outlines, _OUTLINE, width=0.6))
+    built = [box for tile, box in boxes.items() if tile in rows]
+    parts.append(_draw_shape(view, built, _TILE, width=1.1))
     parts += [*draw_frame(view), *_label_tiles(view, rows, boxes), draw_scale_bar(view)]
-    marks = _class_marks() + [_NO_SCENE] * bool((classes == len(_CLASSES)).any())
+    marks = [mark for mark, group in classes.items() if group or mark in _CLASSES]
     return _finish(parts, [view], marks, title=f"Coverage of {title}")
 
 
@@ -157,17 +161,12 @@ def _read_geometries(shapes: Sequence[Any]) -> Any:
     return np.array(mixed, dtype=object)
 
 
-def _class_of(scenes: int, share: float) -> int:
-    """Index into the classes of a fifth each; one past them for a tile without scenes."""
-    return min(int(share * len(_CLASSES)), len(_CLASSES) - 1) if scenes else len(_CLASSES)
-
-
-def _class_marks() -> list[Mark]:
-    step = 100 // len(_CLASSES)
-    return [
-        Mark(f"{index * step} to {(index + 1) * step} %", fill=color, stroke=svg.MUTED)
-        for index, color in enumerate(_CLASSES)
-    ]
+def _class_of(row: Mapping[str, Any] | None) -> Mark:
+    if row is None:
+        return _NOT_BUILT
+    if not row["scenes"]:
+        return _NO_SCENE
+    return _CLASSES[min(int(row["covered_share"] * len(_CLASSES)), len(_CLASSES) - 1)]
 
 
 def _draw_heading(title: str, note: str) -> list[str]:
@@ -192,29 +191,38 @@ def _draw_shape(
     view: View, geometries: Any, mark: Mark, *, width: float = 0.8, opacity: float = 1
 ) -> str:
     style = svg.style_of(mark, width=width)
-    path = svg.path_data(view.to_pixels(geometries))
+    path = svg.path_data(view.to_pixels(np.atleast_1d(np.array(geometries, dtype=object))))
     return svg.draw_element("path", d=path, fill_opacity=f"{opacity:g}", **style)
 
 
-def _label_tiles(view: View, rows: Sequence[Mapping[str, Any]], boxes: Any) -> list[str]:
-    """As many words as a tile has room for: key, scenes and share; scenes; nothing."""
+def _label_tiles(
+    view: View, rows: Mapping[str, Mapping[str, Any]], boxes: Mapping[str, Any]
+) -> list[str]:
+    """As many words as a tile has room for: key and numbers; the scenes; nothing."""
     labels = []
-    for row, box in zip(rows, view.to_pixels(boxes), strict=True):
-        west, north, east, south = box.bounds
-        x, y, width = (west + east) / 2, (north + south) / 2, east - west
-        share = f"{row['covered_share']:.0%}".replace("%", " %")
-        scenes = f"{row['scenes'] or 'no'} scene{'' if row['scenes'] < 2 else 's'}"
-        words = [row["tile"], scenes, f"{share} covered"][: 3 if row["scenes"] else 2]
-        if row["cloud_cover_pct"] is not None:
-            words.append(f"{row['cloud_cover_pct']:.0f} % cloud")
-        if width < 84:
-            words = [str(row["scenes"])] if width >= 22 and row["scenes"] else []
-        top = y - 7 * (len(words) - 1) + 4
+    for tile, box in boxes.items():
+        west, north, east, south = view.to_pixels(box).bounds
+        words = _describe_tile(tile, rows.get(tile), room=east - west)
+        x, top = (west + east) / 2, (north + south) / 2 - 7 * (len(words) - 1) + 4
         labels += [
             svg.draw_text(text, x=x, y=top + 14 * index, font_size=11, **svg.HALO)
             for index, text in enumerate(words)
         ]
     return labels
+
+
+def _describe_tile(tile: str, row: Mapping[str, Any] | None, *, room: float) -> list[str]:
+    scenes = row["scenes"] if row else 0
+    if room < 84:
+        return [str(scenes)] if scenes and room >= 22 else []
+    if row is None:
+        return [tile, "not built"]
+    if not scenes:
+        return [tile, "no scene"]
+    covered = f"{100 * row['covered_share']:.0f} % covered"
+    words = [tile, f"{scenes} scene{'s' if scenes > 1 else ''}", covered]
+    cloud = row["cloud_cover_pct"]
+    return words if cloud is None else [*words, f"{cloud:.0f} % cloud"]
 
 
 def _number_vertices(view: View, ring: Any) -> str:
@@ -240,9 +248,10 @@ def _finish(
     """Put the legend and the source below the lowest view and close the picture."""
     bottom = max(view.top + view.height for view in views) + _BELOW
     right = max(view.left + view.width for view in views)
-    legend = svg.draw_legend(marks, x=_LEFT, y=bottom, opacity=_OPACITY)
-    y = bottom + (22 if marks else 6) + 6
-    source = svg.draw_text(
-        "land: Natural Earth", x=right, y=y, text_anchor="end", font_size=10, fill=svg.MUTED
+    legend, bottom = svg.draw_legend(
+        marks, x=_LEFT, y=bottom, width=right - _LEFT, opacity=_OPACITY
     )
-    return svg.wrap_svg([*parts, legend, source], width=right + _RIGHT, height=y + 8, title=title)
+    note = {"text_anchor": "end", "font_size": 10, "fill": svg.MUTED}
+    source = svg.draw_text("land: Natural Earth", x=right, y=bottom + 9, **note)
+    size = {"width": right + _RIGHT, "height": bottom + 17}
+    return svg.wrap_svg([*parts, legend, source], title=title, **size)

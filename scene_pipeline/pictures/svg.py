@@ -76,15 +76,23 @@ def draw_text(text: str, *, x: float, y: float, **attributes: Any) -> str:
     return draw_element("text", escape(text), x=float(x), y=float(y), **attributes)
 
 
-def draw_legend(marks: Sequence[Mark], *, x: float, y: float, opacity: float = 1) -> str:
-    """Swatches with their words, in one line from ``x``; ``y`` is the swatches' upper edge."""
-    parts = []
+def draw_legend(
+    marks: Sequence[Mark], *, x: float, y: float, width: float, opacity: float = 1
+) -> tuple[str, float]:
+    """Swatches with their words, wrapped to ``width``, and the lower edge of the last line.
+
+    ``y`` is the upper edge of the first line. Widths of words are estimates.
+    """
+    parts, at = [], x
     for mark in marks:
+        step = 24 + 6.4 * len(mark.label)
+        if at > x and at + step > x + width:
+            at, y = x, y + 18
         swatch = style_of(mark, width=1.2) | {"fill_opacity": f"{opacity:g}"}
-        parts.append(draw_element("rect", x=x, y=y, width=14, height=10, **swatch))
-        parts.append(draw_text(mark.label, x=x + 19, y=y + 9, font_size=11))
-        x += 19 + 6.3 * len(mark.label) + 14
-    return "".join(parts)
+        parts.append(draw_element("rect", x=at, y=y, width=14, height=10, **swatch))
+        parts.append(draw_text(mark.label, x=at + 19, y=y + 9, font_size=11))
+        at += step + 8
+    return "".join(parts), y + 18 * bool(marks)
 
 
 def style_of(mark: Mark, *, width: float) -> dict[str, Any]:

@@ -1,23 +1,23 @@
 """How much of each tile one day's footprints cover, and under how much cloud.
 
 Mercator stretches area by 1/cos²(lat): within a tile of zoom 7 the ratio of two Mercator areas
-is off by up to a few percent, within one of zoom 1 by a factor. So shares are taken on the
-equal-area cylinder (Snyder 1987, Map Projections, eq. 10-1 and 10-2), which keeps x and turns
-y = R·atanh(sin lat) into R·sin lat = R·tanh(y/R); tiles stay rectangles on it.
+is off by up to a few percent, within one of zoom 1 by a factor. So all areas here are those on
+the sphere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import shapely
 
-__all__ = ["COVERAGE_COLUMNS", "EARTH_RADIUS_M", "cover_day"]
+from scene_pipeline.scenes.grid import TileGrid
+from scene_pipeline.scenes.mercator import ground_area_m2
 
-EARTH_RADIUS_M = 6_378_137.0  # of EPSG:3857's sphere
+__all__ = ["COVERAGE_COLUMNS", "cover_day"]
 
 COVERAGE_COLUMNS = pa.schema(
     [
@@ -28,19 +28,9 @@ COVERAGE_COLUMNS = pa.schema(
     ]
 )
 
-# A straight edge on one cylinder is a curve on the other: cut edges to this share of the tile.
-_EDGE_SHARE = 1 / 64
-
-
-class _Grid(Protocol):
-    @property
-    def keys(self) -> Sequence[str]: ...
-
-    def bounds(self, key: str) -> tuple[float, float, float, float]: ...
-
 
 def cover_day(
-    rows: Mapping[str, Any], grid: _Grid, *, tiles: Sequence[str] | None = None
+    rows: Mapping[str, Any], grid: TileGrid, *, tiles: Sequence[str] | None = None
 ) -> pa.Table:
     """One row a tile of ``tiles`` (all of the grid where None), in their order.
 
@@ -67,28 +57,12 @@ def cover_day(
 def _covered_share(pieces: Any, bounds: tuple[float, float, float, float]) -> float:
     if not len(pieces):
         return 0.0
-    # The union is taken on the coordinates that the pieces are valid in, then measured.
-    union = shapely.segmentize(shapely.union_all(pieces), (bounds[2] - bounds[0]) * _EDGE_SHARE)
-    share = float(
-        _true_area(np.array([union]))[0] / _true_area(np.array([shapely.box(*bounds)]))[0]
-    )
-    return min(share, 1.0)
+    covered, whole = ground_area_m2(np.array([shapely.union_all(pieces), shapely.box(*bounds)]))
+    return min(float(covered / whole), 1.0)
 
 
 def _weighted_cloud(pieces: Any, clouds: Any) -> float | None:
     stated = ~np.isnan(clouds)
     if not stated.any():
         return None
-    return float(np.average(clouds[stated], weights=_true_area(pieces[stated])))
-
-
-def _true_area(geometries: Any) -> Any:
-    """Areas on the sphere, m², of EPSG:3857 geometries whose edges are short."""
-    return shapely.area(
-        shapely.transform(
-            geometries,
-            lambda xy: np.column_stack(
-                (xy[:, 0], EARTH_RADIUS_M * np.tanh(xy[:, 1] / EARTH_RADIUS_M))
-            ),
-        )
-    )
+    return float(np.average(clouds[stated], weights=ground_area_m2(pieces[stated])))
