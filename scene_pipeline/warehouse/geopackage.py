@@ -54,7 +54,8 @@ _SET_VERSION = (
 # The trailing Z is cut, so that "10:00:00" sorts before "10:00:00.5".
 _MOVED = """
 SELECT o.acq_date, o.tile, o.collection, o.item_id,
-       coalesce(rtrim(o.updated_at, 'Z') > rtrim(n.updated_at, 'Z'), 0)
+       coalesce(rtrim(coalesce(o.updated_at, o.created_at), 'Z')
+                > rtrim(coalesce(n.updated_at, n.created_at), 'Z'), 0)
 FROM scene_footprints n CROSS JOIN scene_footprints o
   ON o.region = n.region AND o.collection = n.collection AND o.item_id = n.item_id
 WHERE n.region = ? AND n.acq_date = ? AND n.tile = ? AND o.acq_date <> n.acq_date

@@ -171,7 +171,7 @@ class PostGISWarehouse:
             stored = connection.scalar(self._sql.read_version, place)
             refuse_older_version(int(stored or 0), partition, region=self.region)
         deleted = connection.execute(self._sql.delete, place).rowcount
-        driver = connection.connection.driver_connection
+        driver = connection.connection.dbapi_connection
         assert isinstance(driver, psycopg.Connection)  # noqa: S101 - the engine is ours
         copied = copy_rows(driver, rows, schema=self.schema)
         require_count(copied, rows.num_rows, region=self.region, key=partition.key)
@@ -229,7 +229,7 @@ class PostGISWarehouse:
         for start in range(0, len(keys), _KEYS_A_QUERY):
             chunk = keys[start : start + _KEYS_A_QUERY]
             asked = {"days": [key.day for key in chunk], "tiles": [key.tile for key in chunk]}
-            yield from self._select(query, {"region": self.region, **asked}, where=where)
+            yield from self._select(query, {"in_region": self.region, **asked}, where=where)
 
     def _select(self, query: Any, parameters: dict[str, Any], *, where: str) -> Sequence[Any]:
         def attempt() -> Sequence[Any]:
@@ -239,7 +239,7 @@ class PostGISWarehouse:
         return retry_within(self._deadline_s, attempt, where=where)[0]
 
     def _place(self, key: PartitionKey) -> dict[str, Any]:
-        return {"region": self.region, "day": key.day, "tile": key.tile}
+        return {"in_region": self.region, "on_day": key.day, "in_tile": key.tile}
 
     @contextmanager
     def _connection(self, engine: sa.Engine, where: str) -> Iterator[sa.Connection]:

@@ -44,7 +44,8 @@ _REBUILD = "rebuild the partition from raw, then write it again"
 class MovedRow:
     """A stored row of an Item that is being written under another day.
 
-    ``is_newer``: its ``updated_at`` is later than that of the row being written.
+    ``is_newer``: it was published (``updated_at``, else ``created_at``) after the row being
+    written, both known.
     """
 
     day: date

@@ -1,6 +1,6 @@
 """The SQL of the PostGIS warehouse, built once a schema.
 
-A place is the three parameters ``region``, ``day`` and ``tile``.
+A place is the three parameters ``in_region``, ``on_day`` and ``in_tile``.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Statements:
 
 def _is_here(table: sa.FromClause) -> sa.ColumnElement[bool]:
     return sa.and_(
-        table.c.region == sa.bindparam("region"),
-        table.c.acq_date == sa.bindparam("day", type_=sa.Date),
-        table.c.tile == sa.bindparam("tile"),
+        table.c.region == sa.bindparam("in_region"),
+        table.c.acq_date == sa.bindparam("on_day", type_=sa.Date),
+        table.c.tile == sa.bindparam("in_tile"),
     )
 
 
@@ -84,9 +84,9 @@ def build_statements(schema: str) -> Statements:
 def _build_store_version(versions: sa.Table) -> Any:
     """Returns a row where the version was stored, none where a higher one is there."""
     insert = pg.insert(versions).values(
-        region=sa.bindparam("region"),
-        acq_date=sa.bindparam("day"),
-        tile=sa.bindparam("tile"),
+        region=sa.bindparam("in_region"),
+        acq_date=sa.bindparam("on_day"),
+        tile=sa.bindparam("in_tile"),
         raw_seq=sa.bindparam("raw_seq"),
         row_count=sa.bindparam("row_count"),
     )
@@ -110,7 +110,8 @@ def _build_find_moved(footprints: sa.Table) -> Any:
         other.c.item_id == new.c.item_id,
         other.c.acq_date != new.c.acq_date,
     )
-    is_newer = sa.func.coalesce(other.c.updated_at > new.c.updated_at, sa.false())
+    published = [sa.func.coalesce(side.c.updated_at, side.c.created_at) for side in (other, new)]
+    is_newer = sa.func.coalesce(published[0] > published[1], sa.false())
     return (
         sa.select(other.c.acq_date, other.c.tile, other.c.collection, other.c.item_id, is_newer)
         .select_from(new.join(other, is_same_item))
@@ -142,5 +143,5 @@ def _build_by_keys(table: sa.Table, *columns: Any) -> Any:
     return (
         sa.select(table.c.acq_date, table.c.tile, *columns)
         .select_from(table.join(asked, is_asked))
-        .where(table.c.region == sa.bindparam("region"))
+        .where(table.c.region == sa.bindparam("in_region"))
     )
