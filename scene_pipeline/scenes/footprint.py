@@ -7,14 +7,24 @@ it), `cut_to_boxes` makes the pieces. All take and return numpy arrays of shapel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import shapely
 
 from scene_pipeline.scenes import mercator
-from scene_pipeline.scenes.polygons import keep_polygons, make_valid, to_multipolygons
+from scene_pipeline.scenes.polygons import (
+    COLLECTION,
+    MULTIPOLYGON,
+    POLYGON,
+    are_convex,
+    are_valid,
+    build_multipolygons,
+    keep_polygons,
+    make_valid,
+    to_multipolygons,
+)
 from scene_pipeline.scenes.wrap import WrapRepair, wrap_polygons
 
 __all__ = [
@@ -23,6 +33,7 @@ __all__ = [
     "Repaired",
     "cut_to_boxes",
     "project_footprints",
+    "repair_and_project",
     "repair_footprints",
 ]
 
@@ -36,16 +47,12 @@ FootprintFault = Literal[
     "no area",
     "area over bound",
 ]
-FootprintRepair = (
-    Literal["height dropped", "other parts dropped", "empty parts dropped", "made valid"]
-    | WrapRepair
-)
+FootprintRepair = Literal["height dropped", "other parts dropped", "made valid"] | WrapRepair
 
 # Below this a piece is the rounding of an edge that two tiles share.
 SLIVER_M2 = 1.0
 _MAX_LONGITUDE = 540.0
 _KM2_PER_SQUARE_DEGREE = (np.pi / 180 * 6371.0088) ** 2
-_POLYGON, _MULTIPOLYGON, _COLLECTION = 3, 6, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,95 +70,103 @@ class Repaired:
 def repair_footprints(geometries: Any, *, max_area_km2: float | None = None) -> Repaired:
     """Repair a whole array of lon/lat geometries; the result of each depends on it alone.
 
-    Drops Z, reads what crosses ±180° or a pole (`wrap_polygons`), makes valid what is not, keeps
-    polygons. ``max_area_km2`` rejects larger footprints (sphere of mean radius).
+    Drops Z, reads what crosses ±180° or goes round a pole (`wrap_polygons`), makes valid what is
+    not, keeps polygons. ``max_area_km2`` rejects larger footprints (sphere of mean radius).
     """
+    repaired = _repair(geometries, max_area_km2)
+    return replace(repaired, geometry=to_multipolygons(repaired.geometry))
+
+
+def repair_and_project(geometries: Any) -> Repaired:
+    """`repair_footprints`, then `project_footprints`, for the price of one."""
+    repaired = _repair(geometries, None)
+    return replace(repaired, geometry=project_footprints(repaired.geometry))
+
+
+def _repair(geometries: Any, max_area_km2: float | None) -> Repaired:
+    """`repair_footprints`, but single polygons stay Polygons."""
     shapes = np.array(geometries, dtype=object)
     reasons: list[FootprintFault | None] = [None] * len(shapes)
-    repairs: list[list[FootprintRepair]] = [[] for _ in shapes]
+    repairs: list[tuple[FootprintRepair, ...]] = [()] * len(shapes)
 
     def reject(mask: Any, reason: FootprintFault) -> None:
-        for index in np.flatnonzero(mask & (shapes != None)):  # noqa: E711 - elementwise
+        for index in np.flatnonzero(mask & ~shapely.is_missing(shapes)):
             shapes[index], reasons[index] = None, reason
 
     def note(mask: Any, repair: FootprintRepair) -> None:
         for index in np.flatnonzero(mask):
-            repairs[index].append(repair)
+            repairs[index] += (repair,)
 
     for index in np.flatnonzero(shapely.is_missing(shapes)):
         reasons[index] = "geometry null"
     reject(shapely.is_empty(shapes), "geometry empty")
 
     high = shapely.has_z(shapes) | shapely.has_m(shapes)
-    if np.any(high):
+    if high.any():
         shapes[high] = shapely.force_2d(shapes[high])
         note(high, "height dropped")
     kinds = shapely.get_type_id(shapes)
-    mixed = kinds == _COLLECTION
-    if np.any(mixed):
+    mixed = kinds == COLLECTION
+    if mixed.any():
         shapes[mixed] = [keep_polygons(shape) for shape in shapes[mixed]]
         note(mixed, "other parts dropped")
-        reject(shapely.is_empty(shapes), "not polygonal")
-    reject(~np.isin(kinds, (_POLYGON, _MULTIPOLYGON, _COLLECTION)), "not polygonal")
+    reject(~np.isin(kinds, (POLYGON, MULTIPOLYGON, COLLECTION)), "not polygonal")
+    reject(mixed & shapely.is_empty(shapes), "not polygonal")
 
-    coordinates, owner = shapely.get_coordinates(shapes, return_index=True)
-    finite = np.isfinite(coordinates).all(axis=1)
-    if not finite.all():
-        reject(_mark(owner[~finite], len(shapes)), "coordinates not finite")
+    xy, owner = shapely.get_coordinates(shapes, return_index=True)
+    infinite = ~np.isfinite(xy).all(axis=1)
+    if infinite.any():
+        reject(np.isin(np.arange(len(shapes)), owner[infinite]), "coordinates not finite")
     west, south, east, north = shapely.bounds(shapes).T
-    with np.errstate(invalid="ignore"):
-        reject((south < -90) | (north > 90), "latitude out of range")
-        reject((west < -_MAX_LONGITUDE) | (east > _MAX_LONGITUDE), "longitude out of range")
-        wide = (west < -180) | (east > 180) | (east - west > 180)
+    reject((south < -90) | (north > 90), "latitude out of range")
+    reject((west < -_MAX_LONGITUDE) | (east > _MAX_LONGITUDE), "longitude out of range")
 
-    for index in np.flatnonzero(wide & (shapes != None)):  # noqa: E711 - elementwise
-        shapes[index], found = wrap_polygons(shapes[index])
-        repairs[index] += found
-    broken = (shapes != None) & ~shapely.is_valid(shapes)  # noqa: E711 - elementwise
-    if np.any(broken):
-        shapes[broken] = [keep_polygons(shape) for shape in make_valid(shapes[broken])]
+    wide = np.flatnonzero((west < -180) | (east > 180) | (east - west > 180))
+    wide = wide[~shapely.is_missing(shapes[wide])]
+    if len(wide):
+        shapes[wide], found = wrap_polygons(shapes[wide])
+        for index, names in zip(wide, found, strict=True):
+            repairs[index] += names
+        xy, owner = shapely.get_coordinates(shapes, return_index=True)
+    broken = ~are_valid(shapes, xy, owner) & ~shapely.is_missing(shapes)
+    if broken.any():
+        shapes[broken] = make_valid(shapes[broken])
         note(broken, "made valid")
-
-    before = shapes.copy()
-    shapes = to_multipolygons(shapes)
-    for index in np.flatnonzero((before != None) & (shapes == None)):  # noqa: E711 - elementwise
-        reasons[index] = "no area"
+    reject(~(shapely.area(shapes) > 0), "no area")
     if max_area_km2 is not None:
         # On the plane every footprint is at least as large as on the sphere.
         suspect = np.flatnonzero(shapely.area(shapes) * _KM2_PER_SQUARE_DEGREE > max_area_km2)
-        for index, area in zip(suspect, mercator.lonlat_area_km2(shapes[suspect]), strict=True):
-            if area > max_area_km2:
-                shapes[index], reasons[index] = None, "area over bound"
-    return Repaired(shapes, [tuple(found) for found in repairs], reasons)
-
-
-def _mark(positions: Any, length: int) -> Any:
-    mask = np.zeros(length, dtype=bool)
-    mask[positions] = True
-    return mask
+        area = mercator.lonlat_area_km2(shapes[suspect])
+        reject(np.isin(np.arange(len(shapes)), suspect[area > max_area_km2]), "area over bound")
+    return Repaired(shapes, repairs, reasons)
 
 
 def project_footprints(footprints: Any) -> Any:
-    """Repaired lon/lat footprints in EPSG:3857, without what lies beyond the grid's latitudes.
+    """Repaired lon/lat polygons as MultiPolygons in EPSG:3857, within the grid's latitudes.
 
     None stays None; a footprint wholly beyond becomes None.
     """
     shapes = np.array(footprints, dtype=object)
-    bounds = shapely.bounds(shapes)
+    _, south, _, north = shapely.bounds(shapes).T
     limit = mercator.MAX_LATITUDE
-    with np.errstate(invalid="ignore"):
-        beyond = (bounds[:, 1] < -limit) | (bounds[:, 3] > limit)
-    if np.any(beyond):
+    beyond = (south < -limit) | (north > limit)
+    if beyond.any():
         inside = shapely.box(-180, -limit, 180, limit)
-        shapes[beyond] = [
-            keep_polygons(shape) for shape in shapely.intersection(shapes[beyond], inside)
-        ]
-    shapes = shapely.transform(shapes, mercator.project)
+        clipped = shapely.intersection(shapes[beyond], inside)
+        shapes[beyond] = to_multipolygons([keep_polygons(shape) for shape in clipped])
+    lonlat, owner = shapely.get_coordinates(shapes, return_index=True)
+    xy = mercator.project(lonlat)
+    convex = are_convex(xy, owner, len(shapes))
+    inside = convex[owner]
+    result = np.full(len(shapes), None, dtype=object)
+    result[convex] = build_multipolygons(xy[inside], owner[inside])
     # Straight lines bend between the two planes, so that a narrow footprint can cross itself.
-    broken = (shapes != None) & ~shapely.is_valid(shapes)  # noqa: E711 - elementwise
-    if np.any(broken):
-        shapes[broken] = [keep_polygons(shape) for shape in make_valid(shapes[broken])]
-    return to_multipolygons(shapes)
+    others = np.flatnonzero(~convex & ~shapely.is_missing(shapes))
+    bent = shapely.set_coordinates(shapes[others], xy[~inside])
+    broken = ~shapely.is_valid(bent)
+    bent[broken] = make_valid(bent[broken])
+    result[others] = to_multipolygons(bent)
+    return result
 
 
 def cut_to_boxes(projected: Any, boxes: Any) -> Any:
@@ -162,14 +177,12 @@ def cut_to_boxes(projected: Any, boxes: Any) -> Any:
     shapes = np.array(projected, dtype=object)
     boxes = np.broadcast_to(np.asarray(boxes, dtype=object), shapes.shape)
     bounds, limits = shapely.bounds(shapes), shapely.bounds(boxes)
-    with np.errstate(invalid="ignore"):
-        inside = (bounds[:, :2] >= limits[:, :2]).all(axis=1) & (
-            bounds[:, 2:] <= limits[:, 2:]
-        ).all(axis=1)
-    across = (shapes != None) & ~inside  # noqa: E711 - elementwise
-    if np.any(across):
-        shapes[across] = shapely.intersection(shapes[across], boxes[across])
-        mixed = shapely.get_type_id(shapes) == _COLLECTION
-        shapes[mixed] = [keep_polygons(shape) for shape in shapes[mixed]]
-        shapes[across & (shapely.area(shapes) < SLIVER_M2)] = None
-    return to_multipolygons(shapes)
+    within = (bounds[:, :2] >= limits[:, :2]) & (bounds[:, 2:] <= limits[:, 2:])
+    across = ~within.all(axis=1) & ~shapely.is_missing(shapes)
+    if across.any():
+        pieces = shapely.intersection(shapes[across], boxes[across])
+        mixed = shapely.get_type_id(pieces) == COLLECTION
+        pieces[mixed] = [keep_polygons(piece) for piece in pieces[mixed]]
+        pieces[shapely.area(pieces) < SLIVER_M2] = None
+        shapes[across] = to_multipolygons(pieces)
+    return shapes

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import shapely
 
 from scene_pipeline.errors import DataError
-from scene_pipeline.scenes.footprint import cut_to_boxes, project_footprints, repair_footprints
+from scene_pipeline.scenes.footprint import cut_to_boxes, repair_and_project
 from scene_pipeline.scenes.grid import TileGrid
 from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.scenes.mercator import ground_area_m2
@@ -55,11 +55,11 @@ def build_partition(
     if raw.num_rows == 0:
         return empty_partition(key=key, region=region, raw_seq=raw_seq)
     _check_scenes(raw, key)
-    repaired = repair_footprints(shapely.from_wkb(raw["geometry"].to_numpy(zero_copy_only=False)))
+    repaired = repair_and_project(shapely.from_wkb(raw["geometry"].to_numpy(zero_copy_only=False)))
     for row, reason in enumerate(repaired.reasons):
         if reason is not None:
             raise _fault(raw, row, key, f"its footprint cannot be used: {reason}")
-    whole = project_footprints(repaired.geometry)
+    whole = repaired.geometry
     pieces = cut_to_boxes(whole, shapely.box(*grid.bounds(key.tile)))
 
     kept = np.flatnonzero(~shapely.is_missing(pieces))
