@@ -104,6 +104,9 @@ class StreamSettings(_Section):
     )
     on_unusable: Literal["quarantine", "hold"] = "quarantine"
     rescan_days: int = Field(default=30, ge=0, description="trailing window of `ingest rescan`")
+    window_days: int = Field(
+        default=31, ge=1, description="history is enumerated, and certified, in windows this long"
+    )
     headers: dict[str, SecretStr] = Field(default_factory=dict)
     options: dict[str, Any] = Field(default_factory=dict, description="source-specific")
 

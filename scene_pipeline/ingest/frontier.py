@@ -1,77 +1,43 @@
-"""The published frontier: the instant before which every stream of an epoch is proven complete.
+"""Reading and publishing the frontier; the rule itself is `frontier_plan.plan_frontier`.
 
-`plan_frontier` is the rule (pure): the least bound over all members of an epoch, published
-upward only. `publish_frontier` reads durable evidence, plans, and swaps the published row if its
-revision and epoch are still the ones it started from; a loser recomputes.
+`publish_frontier` reads durable evidence, plans, and swaps the published row if its revision and
+epoch are still the ones it started from; a loser recomputes.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import date, datetime
-from typing import Any
+from dataclasses import asdict
+from datetime import datetime
 
 import sqlalchemy as sa
 
+from scene_pipeline.errors import CheckpointLostError
 from scene_pipeline.ingest.bounds import Bound
+from scene_pipeline.ingest.checkpoints import row_bound
+from scene_pipeline.ingest.epochs import promote_epoch, select_epoch
+from scene_pipeline.ingest.frontier_plan import (
+    Epoch,
+    Evidence,
+    Gap,
+    MemberProof,
+    PublishedFrontier,
+    StreamBound,
+    plan_frontier,
+)
+from scene_pipeline.ingest.registry import lock_region, upsert
+from scene_pipeline.ingest.routing import count_unassigned
 from scene_pipeline.state import tables as t
-from scene_pipeline.state.database import reading
+from scene_pipeline.state.database import reading, transact
 
-__all__ = ["Gap", "PublishedFrontier", "StreamBound", "read_frontier"]
-
-
-@dataclass(frozen=True, slots=True)
-class StreamBound:
-    """One member's part of the vector: how far it is proven, by which declared rule, and why not.
-
-    ``state`` is active or blocked; ``reason`` says why the bound does not move; ``since`` is
-    when it entered that state.
-    """
-
-    stream: str
-    bound: Bound | None
-    finality: str
-    state: str
-    reason: str
-    since: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A retired stream: proven through one instant, given up by an operator at another."""
-
-    stream: str
-    proven_through: datetime | None
-    declared_through: datetime
-    reason: str
-    recorded_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedFrontier:
-    """The latest published promise of a region.
-
-    ``bound`` None: nothing is promised yet. ``withheld`` says, where it is not empty, which
-    proof is missing for more. ``revision`` grows with every change of this row, ``epoch`` with
-    every change of membership, ``routing`` with every changed grid.
-    """
-
-    bound: Bound | None
-    epoch: int
-    revision: int
-    routing: int
-    vector: tuple[StreamBound, ...]
-    holder: str | None
-    holder_since: datetime | None
-    withheld: str
-    gaps: tuple[Gap, ...]
-    published_at: datetime
-
-    def covers(self, day: date) -> bool:
-        """Whether every instant of the UTC day is before the bound."""
-        return self.bound is not None and self.bound.covers_day(day)
+__all__ = [
+    "Gap",
+    "PublishedFrontier",
+    "StreamBound",
+    "publish_frontier",
+    "read_frontier",
+]
 
 
 def read_frontier(engine: sa.Engine, region: str) -> PublishedFrontier | None:
@@ -105,12 +71,6 @@ def select_frontier(connection: sa.Connection, region: str) -> PublishedFrontier
     )
 
 
-def row_bound(row: Any, prefix: str = "bound") -> Bound | None:
-    """The bound that a row keeps in two columns."""
-    value = getattr(row, f"{prefix}_value")
-    return None if value is None else Bound(value, getattr(row, f"{prefix}_endpoint"))
-
-
 def encode_vector(vector: Sequence[StreamBound]) -> str:
     """The vector as JSON, for the published row."""
     return json.dumps([asdict(part) for part in vector], default=datetime.isoformat)
@@ -130,3 +90,131 @@ def decode_vector(text: str) -> tuple[StreamBound, ...]:
         )
         for part in json.loads(text)
     )
+
+
+def read_evidence(engine: sa.Engine, region: str) -> Evidence | None:
+    """One snapshot of the durable evidence; None before the first ingest."""
+    with reading(engine) as connection:
+        current = select_epoch(connection, region, "current")
+        if current is None:
+            return None
+        pending = select_epoch(connection, region, "pending")
+        return Evidence(
+            published=select_frontier(connection, region),
+            current=current,
+            proofs=_select_proofs(connection, region, current),
+            pending=pending,
+            pending_proofs=_select_proofs(connection, region, pending) if pending else (),
+            unassigned=count_unassigned(connection, region, pending.routing) if pending else 0,
+        )
+
+
+def _select_proofs(connection: sa.Connection, region: str, epoch: Epoch) -> tuple[MemberProof, ...]:
+    member, checkpoint, stream = t.members.c, t.checkpoints.c, t.streams.c
+    rows = connection.execute(
+        sa.select(
+            member.stream, member.leaving_at, checkpoint.bound_value, checkpoint.bound_endpoint,
+            stream.finality, checkpoint.state, checkpoint.reason, checkpoint.since,
+        )
+        .join_from(
+            t.members,
+            t.checkpoints,
+            sa.and_(
+                checkpoint.region == member.region,
+                checkpoint.stream == member.stream,
+                checkpoint.lane == "forward",
+                checkpoint.scope == member.scope,
+            ),
+            isouter=True,
+        )
+        .join(
+            t.streams,
+            sa.and_(stream.region == member.region, stream.stream == member.stream),
+            isouter=True,
+        )
+        .where(member.region == region, member.epoch == epoch.number)
+        .order_by(member.stream)
+    )  # fmt: skip
+    return tuple(
+        MemberProof(
+            StreamBound(
+                stream=row.stream,
+                bound=row_bound(row),
+                finality=row.finality or "none",
+                state=row.state or "blocked",
+                reason=(row.reason or "") if row.state else "its source was never opened",
+                since=row.since,
+            ),
+            row.leaving_at,
+        )
+        for row in rows
+    )
+
+
+# A loser recomputes; more losses in a row than this mean that something else is wrong.
+_ATTEMPTS = 10
+
+
+def publish_frontier(engine: sa.Engine, region: str, *, now: datetime) -> PublishedFrontier | None:
+    """Publish what the durable evidence proves; returns what is published, None before any epoch.
+
+    Evidence is read first and swapped in after, so that a crash in between is harmless, and an
+    aggregator that comes late finds another revision or epoch and recomputes.
+    """
+    for _ in range(_ATTEMPTS):
+        evidence = read_evidence(engine, region)
+        if evidence is None:
+            return None
+        published = swap_frontier(engine, region, evidence, now=now)
+        if published is not None:
+            return published
+    raise CheckpointLostError(
+        f"{_ATTEMPTS} other aggregators published the frontier first",
+        where=f"region {region}",
+        next_step="nothing is lost; read the frontier, or publish again",
+    )
+
+
+def swap_frontier(
+    engine: sa.Engine, region: str, evidence: Evidence, *, now: datetime
+) -> PublishedFrontier | None:
+    """Publish the plan of ``evidence`` if nothing was published since; None where it lost."""
+    plan, promote = plan_frontier(evidence, now=now)
+    if plan == evidence.published and not promote:
+        return plan
+
+    def work(connection: sa.Connection) -> PublishedFrontier | None:
+        lock_region(connection, region)
+        before = select_frontier(connection, region)
+        current = select_epoch(connection, region, "current")
+        pending = select_epoch(connection, region, "pending")
+        if (before and before.revision) != (evidence.published and evidence.published.revision):
+            return None
+        if (current, pending) != (evidence.current, evidence.pending):
+            return None
+        if promote and pending is not None:
+            promote_epoch(connection, region, pending)
+        row = {
+            "region": region,
+            "revision": plan.revision,
+            "epoch": plan.epoch,
+            "routing": plan.routing,
+            "bound_value": plan.bound and plan.bound.value,
+            "bound_endpoint": plan.bound and plan.bound.endpoint,
+            "holder": plan.holder,
+            "published_at": plan.published_at,
+        }
+        whole = {
+            **row,
+            "holder_since": plan.holder_since,
+            "withheld": plan.withheld,
+            "vector": encode_vector(plan.vector),
+        }
+        upsert(connection, t.frontiers, [whole])
+        if before is None or (before.bound, before.epoch, before.routing) != (
+            plan.bound, plan.epoch, plan.routing,
+        ):  # fmt: skip
+            connection.execute(t.frontier_history.insert().values(**row))
+        return select_frontier(connection, region)
+
+    return transact(engine, work)

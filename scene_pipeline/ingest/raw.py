@@ -17,6 +17,7 @@ from scene_pipeline.errors import DataError
 from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.state import tables as t
 from scene_pipeline.state.database import reading, transact
+from scene_pipeline.state.keysets import match_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,8 +34,6 @@ __all__ = [
     "read_unreported",
 ]
 
-# Rows of one statement: SQLite takes 32,766 parameters.
-_ROWS = 5_000
 # Scenes of one batch of keys: what bounds the memory of a read.
 BATCH_SCENES = 4_000
 
@@ -54,14 +53,18 @@ def read_raw_versions(
     versions = t.raw_versions.c
     found: dict[PartitionKey, int] = {}
     with reading(engine) as connection:
-        for part in _parts(sorted(set(keys))):
+        for among in _among(t.raw_versions, keys):
             rows = connection.execute(
                 sa.select(versions.day, versions.tile, versions.raw_seq).where(
-                    versions.region == region, _among(t.raw_versions, part)
+                    versions.region == region, among
                 )
             )
             found.update({PartitionKey(day, tile): seq for day, tile, seq in rows})
     return found
+
+
+def _among(table: sa.Table, keys: Iterable[PartitionKey]) -> Iterator[sa.ColumnElement[bool]]:
+    return match_keys(table.c.day, table.c.tile, {(key.day, key.tile) for key in keys})
 
 
 def read_window_versions(
@@ -175,23 +178,25 @@ def _batches(
 ) -> Iterator[list[PartitionKey]]:
     """Neighbouring keys of at most `BATCH_SCENES` scenes together (or one key of more)."""
     placed = t.placements.c
-    for part in _parts(keys):
-        with reading(engine) as connection:
+    counts: dict[PartitionKey, int] = {}
+    with reading(engine) as connection:
+        for among in _among(t.placements, keys):
             rows = connection.execute(
                 sa.select(placed.day, placed.tile, sa.func.count())
-                .where(placed.region == region, _among(t.placements, part))
+                .where(placed.region == region, among)
                 .group_by(placed.day, placed.tile)
             )
-            counts = {PartitionKey(day, tile): count for day, tile, count in rows}
-        batch: list[PartitionKey] = []
-        scenes = 0
-        for key in part:
-            count = counts.get(key, 0)
-            if batch and scenes + count > BATCH_SCENES:
-                yield batch
-                batch, scenes = [], 0
-            batch.append(key)
-            scenes += count
+            counts.update({PartitionKey(day, tile): count for day, tile, count in rows})
+    batch: list[PartitionKey] = []
+    scenes = 0
+    for key in keys:
+        count = counts.get(key, 0)
+        if batch and scenes + count > BATCH_SCENES:
+            yield batch
+            batch, scenes = [], 0
+        batch.append(key)
+        scenes += count
+    if batch:
         yield batch
 
 
@@ -231,18 +236,20 @@ def _read_places(
             t.segments,
             sa.and_(segments.region == items.region, segments.digest == items.segment),
         )
-        .where(placed.region == region, _among(t.placements, keys))
+        .where(placed.region == region)
     )
+    rows: list[Any] = []
+    versions: dict[PartitionKey, int] = {}
     with reading(engine) as connection:
-        rows = connection.execute(query).all()
-        versions = {
-            PartitionKey(day, tile): seq
-            for day, tile, seq in connection.execute(
+        for among in _among(t.placements, keys):
+            rows += connection.execute(query.where(among))
+        for among in _among(t.raw_versions, keys):
+            found = connection.execute(
                 sa.select(versions_of.day, versions_of.tile, versions_of.raw_seq).where(
-                    versions_of.region == region, _among(t.raw_versions, keys)
+                    versions_of.region == region, among
                 )
             )
-        }
+            versions.update({PartitionKey(day, tile): seq for day, tile, seq in found})
     for row in rows:
         if row.expired_at is not None:
             raise DataError(
@@ -282,12 +289,3 @@ def _read_segments(store: ObjectStore, region: str, places: Sequence[_Place]) ->
     order = [("acq_date", "ascending"), ("collection", "ascending"), ("item_id", "ascending")]
     scenes = pa.concat_tables(parts).sort_by(order).combine_chunks()
     return _Scenes(scenes, {d: row for row, d in enumerate(scenes["digest"].to_pylist())})
-
-
-def _parts(keys: Sequence[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:
-    for start in range(0, len(keys), _ROWS):
-        yield keys[start : start + _ROWS]
-
-
-def _among(table: sa.Table, keys: Sequence[PartitionKey]) -> sa.ColumnElement[bool]:
-    return sa.tuple_(table.c.day, table.c.tile).in_([(key.day, key.tile) for key in keys])

@@ -216,7 +216,7 @@ visited = _table(
     _key("stream"),
     _key("lane"),
     _key("traversal", sa.BigInteger),
-    _key("request"),
+    _key("request"),  # sha256 of its token
 )
 
 # What a stream has delivered, and what became of it. An updated Item has another digest.
@@ -227,11 +227,13 @@ receipts = _table(
     _key("collection", sa.Text),
     _key("item_id", sa.Text),
     _key("digest"),
-    _text("outcome"),  # landed, outside, quarantined
+    _text("outcome"),  # landed, outside, quarantined, vanished
     _at("first_at"),
     sa.Column("forward", sa.BigInteger),  # newest traversal of each lane that saw it
     sa.Column("rescan", sa.BigInteger),
     _count("missed"),  # exact rescans in a row without it
+    sa.Column("stray", sa.Boolean, nullable=False),  # came with a window that does not hold it
+    sa.Index("ix_receipts_item", "region", "collection", "item_id"),
 )
 
 # The raw lake's files. A file without a row here does not exist.
@@ -263,13 +265,15 @@ items = _table(
     _at("acquired_at"),
     _at("updated_at", null=True),
     _at("created_at", null=True),
-    _text("baseline", null=True),
+    _text("platform", null=True),
+    _text("grid_code", null=True),
+    _text("processing_baseline", null=True),
     _count("arrival"),
     _text("twin", null=True),
     sa.Column("superseded", sa.Boolean, nullable=False),
     _at("tombstoned_at", null=True),
-    sa.Index("ix_items_twin", "region", "collection", "twin"),
-    sa.Index("ix_items_day", "region", "stream", "day"),
+    sa.Index("ix_items_twin", "region", "twin"),
+    sa.Index("ix_items_day", "region", "day"),
     sa.Index("ix_items_segment", "region", "segment"),
 )
 

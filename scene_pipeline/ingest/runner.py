@@ -1,0 +1,202 @@
+"""One round of ingest over the configured streams, and the frontier that it publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING
+
+from scene_pipeline.errors import ScenePipelineError, UsageError
+from scene_pipeline.ingest.checkpoints import Lane
+from scene_pipeline.ingest.epochs import StreamEntry, reconcile
+from scene_pipeline.ingest.frontier import PublishedFrontier, publish_frontier
+from scene_pipeline.ingest.ingester import (
+    IngestProgress,
+    LaneReport,
+    OpenStream,
+    Region,
+    StreamIngester,
+    scope_of,
+)
+from scene_pipeline.ingest.routing import reassign_segment
+from scene_pipeline.ingest.sources import declaration_of, open_source
+from scene_pipeline.ingest.sources.base import Area, Declaration
+from scene_pipeline.lake.store import open_store
+from scene_pipeline.scenes.definition import define_scenes
+from scene_pipeline.scenes.grid import read_area
+from scene_pipeline.settings import Settings, StreamSettings
+from scene_pipeline.state.database import open_state
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+__all__ = ["IngestReport", "run_ingest"]
+
+
+@dataclass(frozen=True, slots=True)
+class IngestReport:
+    """What became of each stream, and the frontier afterwards (None: nothing published yet).
+
+    ``reassign_error`` says why the raw lake is not yet re-assigned to a changed grid.
+    """
+
+    streams: tuple[LaneReport, ...]
+    frontier: PublishedFrontier | None
+    reassigned_segments: int = 0
+    reassign_error: ScenePipelineError | None = None
+
+    @property
+    def errors(self) -> tuple[tuple[str, Exception], ...]:
+        """The streams that failed, with their errors."""
+        return tuple((each.stream, each.error) for each in self.streams if each.error is not None)
+
+
+def run_ingest(
+    settings: Settings,
+    *,
+    streams: Sequence[str] | None = None,
+    lane: Lane = "forward",
+    progress: Callable[[IngestProgress], None] | None = None,
+    until: date | None = None,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> IngestReport:
+    """Move the lane of each stream as far as its source allows, then publish the frontier.
+
+    ``streams``: names of those to read (None: all). ``until``: the forward lane enumerates
+    coordinates before this UTC day only. A stream that fails is in the report with its error,
+    and the others go on. Raises `UsageError` for an unknown stream, `MigrationError` and
+    `StateUnavailableError` where there is no state database to work on.
+    """
+    chosen = _choose(settings, streams)
+    engine = open_state(settings.state_engine_url)
+    try:
+        return _run(
+            settings, engine, chosen=chosen, lane=lane, progress=progress, until=until, clock=clock
+        )
+    finally:
+        engine.dispose()
+
+
+def _run(
+    settings: Settings,
+    engine: sa.Engine,
+    *,
+    chosen: Sequence[StreamSettings],
+    lane: Lane,
+    progress: Callable[[IngestProgress], None] | None,
+    until: date | None,
+    clock: Callable[[], datetime],
+) -> IngestReport:
+    definition, grid = define_scenes(settings)
+    area = read_area(settings.area)
+    first = datetime.combine(settings.start_date, time(), UTC)
+    opened, failed = _open_streams(settings, engine, chosen, area, first)
+    entries = {
+        stream.name: _describe(stream, declaration_of(stream, settings), opened.get(stream.name))
+        for stream in settings.streams
+    }
+    routing = reconcile(engine, definition, entries, now=clock())
+    region = Region(
+        engine=engine,
+        store=open_store(settings.lake, settings.s3),
+        definition=definition,
+        grid=grid,
+        area=area,
+        routing=routing,
+        first=first,
+        clock=clock,
+    )
+    reassigned, reassign_error = _reassign(region)
+    end = _find_end(settings, until, clock())
+
+    def ingest(stream: OpenStream) -> LaneReport:
+        return StreamIngester(region, stream, lane).run(end, progress)
+
+    threads = settings.caps.workers if settings.caps.parallelism == "threads" else 1
+    with ThreadPoolExecutor(max(1, min(threads, len(opened))), "stream") as pool:
+        reports = [*failed, *pool.map(ingest, opened.values())]
+    order = [stream.name for stream in chosen]
+    reports.sort(key=lambda report: order.index(report.stream))
+    frontier = publish_frontier(engine, definition.region, now=clock())
+    return IngestReport(tuple(reports), frontier, reassigned, reassign_error)
+
+
+def _choose(settings: Settings, names: Sequence[str] | None) -> list[StreamSettings]:
+    if names is None:
+        return list(settings.streams)
+    by_name = {stream.name: stream for stream in settings.streams}
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        raise UsageError(
+            f"there is no stream {unknown[0]} in the settings",
+            next_step=f"streams are {', '.join(by_name)}",
+        )
+    return [by_name[name] for name in names]
+
+
+def _open_streams(
+    settings: Settings,
+    engine: sa.Engine,
+    chosen: Sequence[StreamSettings],
+    area: Area,
+    first: datetime,
+) -> tuple[dict[str, OpenStream], list[LaneReport]]:
+    opened: dict[str, OpenStream] = {}
+    failed: list[LaneReport] = []
+    for stream in chosen:
+        try:
+            source = open_source(stream, settings, engine)
+            opened[stream.name] = OpenStream(
+                name=stream.name,
+                collection=stream.collection,
+                source=source,
+                scope=scope_of(source, stream.collection, area, first),
+                page_limit=stream.page_limit,
+                window=timedelta(days=stream.window_days),
+                rescan=timedelta(days=stream.rescan_days),
+                hold=stream.on_unusable == "hold",
+            )
+        except ScenePipelineError as error:
+            failed.append(
+                LaneReport(stream.name, "forward", state="blocked", reason=error.what, error=error)
+            )
+    return opened, failed
+
+
+def _describe(
+    stream: StreamSettings, declaration: Declaration, opened: OpenStream | None
+) -> StreamEntry:
+    hours = declaration.lag_hours
+    return StreamEntry(
+        stream=stream.name,
+        scope=opened.scope if opened else None,
+        address=opened.source.address if opened else "",
+        finality=declaration.finality if hours is None else f"{declaration.finality} {hours:g} h",
+        cadence_hours=declaration.cadence_hours,
+    )
+
+
+def _reassign(region: Region) -> tuple[int, ScenePipelineError | None]:
+    """Re-assign what an earlier grid has placed; a damaged segment stops this, and nothing else."""
+    done = 0
+    try:
+        while reassign_segment(
+            region.engine,
+            region.store,
+            definition=region.definition,
+            grid=region.grid,
+            generation=region.routing,
+            now=region.clock(),
+        ):
+            done += 1
+    except ScenePipelineError as error:
+        return done, error
+    return done, None
+
+
+def _find_end(settings: Settings, until: date | None, now: datetime) -> datetime:
+    """Where the forward lane ends: now (whole seconds), ``until``, or the definition's end."""
+    days = [day for day in (until, settings.end_date) if day is not None]
+    return min(now.replace(microsecond=0), *(datetime.combine(day, time(), UTC) for day in days))
