@@ -102,6 +102,11 @@ class StreamSettings(_Section):
     cadence_hours: float | None = Field(
         default=None, gt=0, description="an empty stream past this age is shown as stalled"
     )
+    max_footprint_km2: float = Field(
+        default=255e6,
+        gt=0,
+        description="an Item that covers more is unusable; the default is half of the Earth",
+    )
     on_unusable: Literal["quarantine", "hold"] = "quarantine"
     rescan_days: int = Field(default=30, ge=0, description="trailing window of `ingest rescan`")
     window_days: int = Field(
