@@ -130,7 +130,7 @@ def read_run_ids(instance: dg.DagsterInstance, positions: Sequence[int]) -> dict
             rows = connection.execute(
                 sa.select(columns.id, columns.run_id).where(columns.id.in_(part))
             )
-            found.update(dict(rows.tuples()))
+            found.update((position, run_id) for position, run_id in rows)
     return found
 
 
