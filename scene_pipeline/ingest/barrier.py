@@ -34,11 +34,12 @@ from scene_pipeline.ingest.landing import (
 )
 from scene_pipeline.ingest.pager import ItemId, close_window, turn_page
 from scene_pipeline.ingest.pages import PreparedPage
-from scene_pipeline.ingest.registry import lock_region, upsert
+from scene_pipeline.ingest.region import write_segment_row
+from scene_pipeline.ingest.registry import lock_region
 from scene_pipeline.ingest.rescan import settle_absent
 from scene_pipeline.ingest.routing import select_routing
 from scene_pipeline.ingest.sources.base import Declaration, Page
-from scene_pipeline.lake.segments import SegmentRef, write_segment
+from scene_pipeline.lake.segments import write_segment
 from scene_pipeline.scenes.item import scenes_to_table
 from scene_pipeline.state import tables as t
 from scene_pipeline.state.database import reading, transact
@@ -111,7 +112,14 @@ def commit_page(
         moved = replace(moved, generation=stored.generation + 1, traversal=traversal)
         _write_visit(connection, moved, current.token)
         if segment is not None:
-            _write_segment_row(connection, stored, segment, prepared.routing, now)
+            write_segment_row(
+                connection,
+                stored.region,
+                segment,
+                stream=stored.stream,
+                routing=prepared.routing,
+                now=now,
+            )
         landed = land(
             connection,
             Arrival(
@@ -200,30 +208,6 @@ def _write_visit(connection: sa.Connection, moved: Checkpoint, token: str | None
             )
         )
     connection.execute(t.visited.insert().values(**_visit(moved, token)))
-
-
-def _write_segment_row(
-    connection: sa.Connection,
-    stored: Checkpoint,
-    segment: SegmentRef,
-    routing: int,
-    now: datetime,
-) -> None:
-    days = list(segment.days)
-    row = {
-        "region": stored.region,
-        "digest": segment.digest,
-        "stream": stored.stream,
-        "rows": segment.rows,
-        "bytes": segment.bytes,
-        "first_day": min(days),
-        "last_day": max(days),
-        "routing": routing,
-        "committed_at": now,
-        "expired_at": None,
-    }
-    # Two streams can bring the same page: the segment keeps the generation that placed it.
-    upsert(connection, t.segments, [row], ("expired_at",))
 
 
 def _select_bound(connection: sa.Connection, moved: Checkpoint) -> Bound | None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from scene_pipeline.errors import (
     CheckpointLostError,
@@ -32,35 +31,15 @@ from scene_pipeline.ingest.checkpoints import (
 )
 from scene_pipeline.ingest.pager import plan_window
 from scene_pipeline.ingest.pages import PreparedPage, prepare_page
+from scene_pipeline.ingest.region import Region
 from scene_pipeline.ingest.sources.base import Area, Page, Query, Source
 
-if TYPE_CHECKING:
-    import sqlalchemy as sa
-
-    from scene_pipeline.lake.store import ObjectStore
-    from scene_pipeline.scenes.grid import TileGrid
-    from scene_pipeline.scenes.keys import SceneDefinition
-
-__all__ = ["Fetched", "IngestProgress", "LaneReport", "OpenStream", "Region", "StreamIngester"]
+__all__ = ["Fetched", "IngestProgress", "LaneReport", "OpenStream", "StreamIngester"]
 
 # A window whose tokens expire again and again is too long for its source.
 MAX_RESTARTS = 3
 # Two ingesters on one stream lose to each other now and then; not all the time.
 MAX_LOST_SWAPS = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """Where streams are ingested to. ``first``: where every stream's history starts."""
-
-    engine: sa.Engine
-    store: ObjectStore
-    definition: SceneDefinition
-    grid: TileGrid
-    area: Area
-    routing: int
-    first: datetime
-    clock: Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -44,7 +44,7 @@ class Arrival:
     stream: str
     number: int
     at: datetime
-    marks: Mapping[str, int]
+    marks: Mapping[str, int] = field(default_factory=dict)
     page: int | None = None
     window: Window | None = None
     bound: Bound | None = None

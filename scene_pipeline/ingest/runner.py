@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING
 
@@ -16,16 +16,13 @@ from scene_pipeline.ingest.ingester import (
     IngestProgress,
     LaneReport,
     OpenStream,
-    Region,
     StreamIngester,
     scope_of,
 )
+from scene_pipeline.ingest.region import Region, open_region, read_clock
 from scene_pipeline.ingest.routing import reassign_segment
 from scene_pipeline.ingest.sources import declaration_of, open_source
-from scene_pipeline.ingest.sources.base import Area, Declaration
-from scene_pipeline.lake.store import open_store
-from scene_pipeline.scenes.definition import define_scenes
-from scene_pipeline.scenes.grid import read_area
+from scene_pipeline.ingest.sources.base import Declaration
 from scene_pipeline.settings import Settings, StreamSettings
 from scene_pipeline.state.database import open_state
 
@@ -60,7 +57,7 @@ def run_ingest(
     lane: Lane = "forward",
     progress: Callable[[IngestProgress], None] | None = None,
     until: date | None = None,
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    clock: Callable[[], datetime] = read_clock,
 ) -> IngestReport:
     """Move the lane of each stream as far as its source allows, then publish the frontier.
 
@@ -89,25 +86,14 @@ def _run(
     until: date | None,
     clock: Callable[[], datetime],
 ) -> IngestReport:
-    definition, grid = define_scenes(settings)
-    area = read_area(settings.area)
-    first = datetime.combine(settings.start_date, time(), UTC)
-    opened, failed = _open_streams(settings, engine, chosen, area, first)
+    region = open_region(settings, engine, clock=clock)
+    opened, failed = _open_streams(settings, region, chosen)
     entries = {
         stream.name: _describe(stream, declaration_of(stream, settings), opened.get(stream.name))
         for stream in settings.streams
     }
-    routing = reconcile(engine, definition, entries, now=clock())
-    region = Region(
-        engine=engine,
-        store=open_store(settings.lake, settings.s3),
-        definition=definition,
-        grid=grid,
-        area=area,
-        routing=routing,
-        first=first,
-        clock=clock,
-    )
+    routing = reconcile(engine, region.definition, entries, now=clock())
+    region = replace(region, routing=routing)
     reassigned, reassign_error = _reassign(region)
     end = _find_end(settings, until, clock())
 
@@ -119,7 +105,7 @@ def _run(
         reports = [*failed, *pool.map(ingest, opened.values())]
     order = [stream.name for stream in chosen]
     reports.sort(key=lambda report: order.index(report.stream))
-    frontier = publish_frontier(engine, definition.region, now=clock())
+    frontier = publish_frontier(engine, region.definition.region, now=clock())
     return IngestReport(tuple(reports), frontier, reassigned, reassign_error)
 
 
@@ -137,22 +123,18 @@ def _choose(settings: Settings, names: Sequence[str] | None) -> list[StreamSetti
 
 
 def _open_streams(
-    settings: Settings,
-    engine: sa.Engine,
-    chosen: Sequence[StreamSettings],
-    area: Area,
-    first: datetime,
+    settings: Settings, region: Region, chosen: Sequence[StreamSettings]
 ) -> tuple[dict[str, OpenStream], list[LaneReport]]:
     opened: dict[str, OpenStream] = {}
     failed: list[LaneReport] = []
     for stream in chosen:
         try:
-            source = open_source(stream, settings, engine)
+            source = open_source(stream, settings, region.engine)
             opened[stream.name] = OpenStream(
                 name=stream.name,
                 collection=stream.collection,
                 source=source,
-                scope=scope_of(source, stream.collection, area, first),
+                scope=scope_of(source, stream.collection, region.area, region.first),
                 page_limit=stream.page_limit,
                 window=timedelta(days=stream.window_days),
                 rescan=timedelta(days=stream.rescan_days),
