@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -39,6 +40,7 @@ from scene_pipeline.errors import UsageError
 __all__ = [
     "FINISHED_BACKFILLS",
     "BulkActionStatus",
+    "EventFact",
     "PartitionBackfill",
     "Workspace",
     "add_backfill_row",
@@ -47,9 +49,9 @@ __all__ = [
     "list_backfills",
     "open_workspace",
     "plan_run_id",
+    "read_event_facts",
     "read_latest_positions",
     "read_latest_versions",
-    "read_run_ids",
 ]
 
 _WINDOW = 30_000
@@ -121,16 +123,29 @@ def read_latest_versions(
     return found
 
 
-def read_run_ids(instance: dg.DagsterInstance, positions: Sequence[int]) -> dict[int, str]:
-    """The run of each event; reads a column instead of whole events, which cost 1 ms each."""
+@dataclass(frozen=True, slots=True)
+class EventFact:
+    """Which run sent an event, and when (aware UTC)."""
+
+    run_id: str
+    at: datetime
+
+
+def read_event_facts(
+    instance: dg.DagsterInstance, positions: Sequence[int]
+) -> dict[int, EventFact]:
+    """Run and time of each event; reads two columns instead of whole events of 1 ms each."""
     columns = SqlEventLogStorageTable.c
-    found: dict[int, str] = {}
+    found: dict[int, EventFact] = {}
     with _sql_storage(instance).index_connection() as connection:
         for part in _parts(positions):
             rows = connection.execute(
-                sa.select(columns.id, columns.run_id).where(columns.id.in_(part))
+                sa.select(columns.id, columns.run_id, columns.timestamp).where(columns.id.in_(part))
             )
-            found.update((position, run_id) for position, run_id in rows)
+            found.update(
+                (position, EventFact(run_id, at.replace(tzinfo=UTC)))
+                for position, run_id, at in rows
+            )
     return found
 
 

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from scene_pipeline.backfill.assets import TrackedAsset
 from scene_pipeline.backfill.claims import read_claims
 from scene_pipeline.backfill.dagster_internals import (
+    read_event_facts,
     read_latest_positions,
     read_latest_versions,
-    read_run_ids,
 )
 from scene_pipeline.backfill.states import Evidence, KeyState, decide_state
 from scene_pipeline.backfill.tags import ATTEMPT_TAG
@@ -132,7 +132,8 @@ def read_key_states(
     planned = read_latest_positions(instance, asset_key, "planned", names)
     made = read_latest_positions(instance, asset_key, "materialized", names)
     open_names = [name for name in names if planned.get(name, 0) > made.get(name, 0)]
-    planned_runs = read_run_ids(instance, [planned[name] for name in open_names])
+    facts = read_event_facts(instance, [planned[name] for name in open_names])
+    planned_runs = {position: fact.run_id for position, fact in facts.items()}
     holders = {claim.run_id for claim in claims.values()}
     ends = _read_run_ends(instance, holders.union(planned_runs.values()))
     dead = {run_id for run_id, end in ends.items() if not end.live}
