@@ -37,10 +37,10 @@ def parse_partition_path(path: str) -> tuple[str, str, PartitionKey]:
     return match["region"], match["asset"], parse_key(f"{match['day']}|{match['tile']}")
 
 
-def coverage_path(region: str, day: date) -> str:
-    """``<region>/daily_coverage/date=2024-06-01.parquet``."""
+def coverage_path(region: str, day: date, *, suffix: str = "parquet") -> str:
+    """``<region>/daily_coverage/date=2024-06-01.parquet``; the map beside it is an ``svg``."""
     _require(_NAME, region)
-    return f"{region}/daily_coverage/date={day.isoformat()}.parquet"
+    return f"{region}/daily_coverage/date={day.isoformat()}.{suffix}"
 
 
 def segment_path(region: str, digest: str) -> str:
