@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date
 from functools import wraps
 from typing import Any
 
@@ -39,8 +40,7 @@ class Console:
     def result(self, document: Mapping[str, Any], show: Callable[[], None]) -> None:
         """Print ``document`` as JSON, or let ``show`` print it for people."""
         if self.as_json:
-            # `str` last: keys, dates and paths read as people write them.
-            print(json.dumps(document, default=str, indent=2))
+            print(json.dumps(document, default=_plain, indent=2))
         else:
             show()
 
@@ -114,6 +114,11 @@ def _rich(stream: Any) -> RichConsole:
         soft_wrap=not terminal,
         width=None if terminal else _LOG_WIDTH,
     )
+
+
+def _plain(value: object) -> str:
+    """Dates and instants as ISO 8601; keys and paths as people write them."""
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def _cell(value: object) -> str:

@@ -8,10 +8,12 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
+from pydantic import Field
 
 from scene_pipeline.defs.body import materialize_keys
 from scene_pipeline.defs.coverage import build_coverage_of_day
 from scene_pipeline.defs.failures import mapped_failures
+from scene_pipeline.defs.ingest import as_round_failure, ingest_round, parse_lane
 from scene_pipeline.defs.makers import FootprintMaker, Made, TableMaker
 from scene_pipeline.defs.metadata import coverage_schema, describe_coverage, scene_schema
 from scene_pipeline.defs.partitions import day_partitions, scene_partitions
@@ -170,6 +172,17 @@ def build_coverage(pipeline: Pipeline) -> dg.AssetsDefinition:
     return daily_coverage
 
 
+class IngestConfig(dg.Config):
+    """Which streams a round reads, and in which lane."""
+
+    lane: str = Field(
+        default="forward",
+        description="`forward` moves on from the checkpoints; `rescan` reads the trailing window "
+        "again for late, newer and deleted Items, and never moves the frontier.",
+    )
+    streams: list[str] = Field(default=[], description="Names of streams; empty: all of them.")
+
+
 def build_frontier(pipeline: Pipeline) -> dg.AssetsDefinition:
     """One round of ingest over every stream, and the frontier that it published."""
 
@@ -184,10 +197,20 @@ def build_frontier(pipeline: Pipeline) -> dg.AssetsDefinition:
             "complete. Only days before it are built."
         ),
     )
-    def ingest_frontier() -> dg.MaterializeResult[Any]:
-        from scene_pipeline.ingest.runner import run_ingest
-
-        report = run_ingest(pipeline.settings)
-        return dg.MaterializeResult(metadata={"streams": len(report.streams)})
+    def ingest_frontier(
+        context: dg.AssetExecutionContext, config: IngestConfig
+    ) -> dg.MaterializeResult[Any]:
+        with mapped_failures():
+            report, metadata = ingest_round(
+                pipeline,
+                lane=parse_lane(config.lane),
+                streams=config.streams or None,
+                record=context.log_event,
+            )
+        if report.errors:
+            # The streams that went well are recorded; the run is red for those that did not.
+            context.log_event(dg.AssetMaterialization(context.asset_key, metadata=metadata))
+            raise as_round_failure(report)
+        return dg.MaterializeResult(metadata=metadata)
 
     return ingest_frontier

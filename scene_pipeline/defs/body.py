@@ -8,6 +8,7 @@ by itself, and retried by itself, so a bad key costs one key and a killed run ke
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 
 import dagster as dg
@@ -26,6 +27,8 @@ __all__ = ["materialize_keys", "read_run_keys"]
 
 # Keys that are claimed, read and released together: neighbours share raw segments.
 _CHUNK = 50
+# Keys that an error's text names; its metadata names all.
+_MOST_NAMES = 20
 
 
 def read_run_keys(context: dg.AssetExecutionContext) -> list[PartitionKey]:
@@ -71,7 +74,14 @@ def _materialize_one(key: PartitionKey, claims: Claims, maker: Maker) -> Iterato
                 raise made
             # The claim is held until the IO manager has stored the output: Dagster comes back
             # to this generator afterwards.
-            yield dg.Output(made, data_version=dg.DataVersion(str(made.version)))
+            yield _as_output(made)
+
+
+def _as_output(made: Made) -> dg.Output[Made]:
+    with warnings.catch_warnings():
+        # The data version of an output is "beta"; what states are read from depends on it.
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        return dg.Output(made, data_version=dg.DataVersion(str(made.version)))
 
 
 class _Batch:
@@ -99,8 +109,10 @@ class _Batch:
                 break
             time.sleep(retry.calculate_delay(attempt + 1))
         if failed:
+            named = ", ".join(map(str, list(failed)[:_MOST_NAMES]))
+            more = f" and {len(failed) - _MOST_NAMES} more" if len(failed) > _MOST_NAMES else ""
             raise PartitionsFailedError(
-                f"{len(failed)} of {len(keys)} keys failed: {', '.join(map(str, failed))}",
+                f"{len(failed)} of {len(keys)} keys failed: {named}{more}",
                 failed={str(key): describe_error(error) for key, error in failed.items()},
                 where=f"run {self._context.run_id}",
                 next_step="the other keys are done; `backfill diagnose` gives each cause",

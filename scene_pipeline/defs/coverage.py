@@ -21,7 +21,7 @@ __all__ = ["CoveredDay", "build_coverage_of_day"]
 
 @dataclass(frozen=True, slots=True)
 class CoveredDay:
-    """One day's coverage by tile, and where its Parquet file is.
+    """One day's coverage by tile, and where its Parquet file is; the map lies beside it.
 
     ``missing`` are tiles whose footprints were never built: their numbers are unknown, not zero,
     and they are not in ``table``.
@@ -85,6 +85,8 @@ def build_coverage_of_day(pipeline: Pipeline, day: date, footprints: pa.Table) -
         title=f"{pipeline.region}, {day}",
         pieces={tile: part["geometry"].to_pylist() for tile, part in rows.items()},
     )
+    picture = coverage_path(pipeline.region, day, suffix="svg")
+    pipeline.store.write(picture, drawing.encode())
     alt = f"Map of {day}: {footprints.num_rows} footprints over {len(done)} tiles"
     address = pipeline.store.address(path)
     return CoveredDay(day, table, missing, address, markdown_image(drawing, alt))

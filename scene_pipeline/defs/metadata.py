@@ -66,7 +66,7 @@ def describe_coverage(covered: CoveredDay) -> dict[str, Any]:
 
 
 def to_metadata(facts: Mapping[str, Any]) -> dict[str, dg.MetadataValue]:
-    """Plain values as metadata: numbers plot over partitions, ``map`` is a picture, None is left
+    """Plain values as metadata: numbers plot over partitions, pictures are drawn, None is left
     out, and whatever else is JSON."""
     shown: dict[str, dg.MetadataValue] = {}
     for name, value in facts.items():
@@ -81,7 +81,7 @@ def to_metadata(facts: Mapping[str, Any]) -> dict[str, dg.MetadataValue]:
                 shown[name] = dg.MetadataValue.float(value)
             case str() if name == "path":
                 shown[name] = dg.MetadataValue.path(value)
-            case str() if name == "map":
+            case str() if value.startswith("!["):
                 shown[name] = dg.MetadataValue.md(value)
             case str():
                 shown[name] = dg.MetadataValue.text(value)

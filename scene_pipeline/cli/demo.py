@@ -1,0 +1,225 @@
+"""``demo``: the whole pipeline on simulated scenes, in this process, in about a minute."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scene_pipeline.cli.console import Console, pass_console
+from scene_pipeline.errors import UsageError
+from scene_pipeline.settings import load_settings
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+    from scene_pipeline.backfill.assets import TrackedAsset
+    from scene_pipeline.backfill.key_states import Site
+    from scene_pipeline.defs.pipeline import Pipeline
+
+__all__ = ["demo"]
+
+# Dagster's console logger prints every event; the steps say enough.
+_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+@click.command()
+@pass_console
+def demo(console: Console) -> int:
+    """Run everything once: ingest, frontier, plan, GeoParquet files, table, coverage maps.
+
+    Two simulated weeks over Fiji, which the antimeridian crosses. Run it again: nothing is left
+    to do, and it says so.
+    """
+    settings = load_settings()
+    if any(stream.source != "simulator" for stream in settings.streams):
+        raise UsageError(
+            "the demo runs on the simulator, and the settings name other streams",
+            where="streams",
+            next_step="use `scene-pipeline ingest run` and `scene-pipeline backfill launch`, or "
+            "run the demo where no settings file is in force",
+        )
+    tour = _Tour(console)
+    started = time.monotonic()
+    document = tour.run()
+    document["seconds"] = round(time.monotonic() - started, 1)
+    console.result(document, lambda: tour.show(document))
+    return 1 if document["failed"] else 0
+
+
+class _Tour:
+    """One demo; each step says what it did as soon as it has."""
+
+    def __init__(self, console: Console) -> None:
+        from scene_pipeline.defs.pipeline import Pipeline
+
+        self._console = console
+        self._pipeline: Pipeline = Pipeline(load_settings())
+        self._step = 0
+
+    def run(self) -> dict[str, Any]:
+        """Every step; the document that `show` prints."""
+        from scene_pipeline.backfill.assets import FOOTPRINTS, TABLE
+        from scene_pipeline.backfill.key_states import Site
+        from scene_pipeline.backfill.local import end_dead_local_plans
+        from scene_pipeline.cli.ingest import read_streams
+        from scene_pipeline.defs.build import build_definitions
+        from scene_pipeline.defs.home import open_instance
+
+        pipeline = self._pipeline
+        with self._doing("Dagster home and definitions"):
+            definitions = build_definitions(pipeline.settings)
+        with open_instance(pipeline.settings) as instance:
+            with self._doing("ingest from the simulator"):
+                report, _ = read_streams(self._console, pipeline, instance)
+            last = pipeline.last_covered_day()
+            site = Site(instance, pipeline.state, pipeline.definition)
+            end_dead_local_plans(site)
+            planned = {
+                asset.name: self._run_wave(site, definitions, asset, last)
+                for asset in (FOOTPRINTS, TABLE)
+            }
+            planned["daily_coverage"] = self._cover(instance, definitions, last)
+            states = self._count_states(site, FOOTPRINTS, last)
+        return self._document(report, planned, states, last)
+
+    @contextmanager
+    def _doing(self, what: str) -> Iterator[None]:
+        self._step += 1
+        started = time.monotonic()
+        yield
+        self._console.note(f"  {self._step}. {what:<44}{time.monotonic() - started:6.1f} s")
+
+    def _run_wave(
+        self, site: Site, definitions: dg.Definitions, asset: TrackedAsset, last: date | None
+    ) -> int:
+        """Plan what is missing or changed, run it here, and return how many keys that were."""
+        from scene_pipeline.backfill.assets import choose_policy
+        from scene_pipeline.backfill.launch import new_launch_id, reserve_keys
+        from scene_pipeline.backfill.local import execute_plan
+        from scene_pipeline.backfill.plan_store import launcher_here
+        from scene_pipeline.backfill.selection import Selection
+
+        if last is None:
+            return 0
+        with self._doing(f"{asset.name}: what is missing, and only that"):
+            stored, choice = reserve_keys(
+                site,
+                asset,
+                choose_policy(asset, self._pipeline.settings.policies),
+                keys=list(site.definition.iter_window(site.definition.start, last)),
+                selection=Selection(),
+                launcher=launcher_here("local"),
+                launch_id=new_launch_id(),
+                now=datetime.now(UTC),
+            )
+            if stored is not None:
+                with self._console.progress(asset.name, total=len(choice.chosen)) as advance:
+                    execute_plan(
+                        site, stored, find_job=definitions.resolve_job_def, advance=advance
+                    )
+        return len(choice.chosen)
+
+    def _cover(
+        self, instance: dg.DagsterInstance, definitions: dg.Definitions, last: date | None
+    ) -> int:
+        from scene_pipeline.defs.schedules import stale_days
+
+        if last is None:
+            return 0
+        with self._doing("daily_coverage: numbers and a map a day"):
+            days = stale_days(instance, self._pipeline, (self._pipeline.definition.start, last))
+            job = definitions.resolve_job_def("coverage_job")
+            with self._console.progress("daily_coverage", total=len(days)) as advance:
+                for done, day in enumerate(days, start=1):
+                    job.execute_in_process(
+                        instance=instance,
+                        partition_key=day.isoformat(),
+                        run_config=_QUIET,
+                        raise_on_error=False,
+                    )
+                    advance(done, day.isoformat())
+        return len(days)
+
+    @staticmethod
+    def _count_states(site: Site, asset: TrackedAsset, last: date | None) -> Counter[str]:
+        from scene_pipeline.backfill.key_states import read_key_states
+
+        if last is None:
+            return Counter()
+        states = read_key_states(
+            site.instance,
+            site.engine,
+            site.definition,
+            asset,
+            keys=site.definition.iter_window(site.definition.start, last),
+            now=datetime.now(UTC),
+        )
+        return Counter(state.state for state in states.values())
+
+    def _document(
+        self, report: Any, planned: dict[str, int], states: Counter[str], last: date | None
+    ) -> dict[str, Any]:
+        from scene_pipeline.defs.ingest import document_round
+        from scene_pipeline.ingest.quarantine import count_quarantine
+        from scene_pipeline.lake.layout import coverage_path
+
+        pipeline, region = self._pipeline, self._pipeline.region
+        counted = self._count_rows(last)
+        busiest = max(counted, key=lambda day: counted[day], default=None)
+        store = pipeline.store
+        lake = store.address(f"{region}/scene_footprints")
+        return {
+            "region": region,
+            "ingest": document_round(report),
+            "quarantined": {
+                reason: count
+                for (_, reason), count in count_quarantine(pipeline.state, region).items()
+            },
+            "planned": planned,
+            "partitions": dict(states),
+            "rows": sum(counted.values()),
+            "failed": states["failed"] + len(report.errors),
+            "lake": lake,
+            "table": str(pipeline.warehouse),
+            "map": busiest and store.address(coverage_path(region, busiest, suffix="svg")),
+            "query": f"SELECT acq_date, count(*) FROM '{lake}/*/*.parquet' GROUP BY 1 ORDER BY 1",
+        }
+
+    def _count_rows(self, last: date | None) -> Counter[date]:
+        """Rows of the table by day."""
+        counted: Counter[date] = Counter()
+        if last is not None:
+            definition = self._pipeline.definition
+            keys = list(definition.iter_window(definition.start, last))
+            for key, rows in self._pipeline.warehouse.count_rows(keys).items():
+                counted[key.day] += rows
+        return counted
+
+    def show(self, document: dict[str, Any]) -> None:
+        """What there is now, and where."""
+        from scene_pipeline.cli.ingest import show_round
+
+        line = self._console.line
+        line()
+        show_round(self._console, document["ingest"])
+        for reason, count in document["quarantined"].items():
+            line(f"quarantine: {count} Items, {reason} (scene-pipeline quarantine list)")
+        line()
+        planned = ", ".join(f"{name} {count}" for name, count in document["planned"].items())
+        line(f"planned now: {planned}")
+        states = ", ".join(f"{count} {state}" for state, count in document["partitions"].items())
+        line(f"partitions of {document['region']}: {states}; {document['rows']} rows in the table")
+        line()
+        line(f"GeoParquet  {document['lake']}")
+        line(f"table       {document['table']}")
+        line(f"map         {document['map']}")
+        line()
+        line(f'look at it  duckdb -c "{document["query"]}"')
+        line("the UI      scene-pipeline dev, then http://127.0.0.1:3000")
+        line(f"done in {document['seconds']} s; run it again: it plans nothing")
