@@ -192,6 +192,8 @@ class S3Settings(_Section):
     region: str = ""
     access_key: SecretStr = SecretStr("")
     secret_key: SecretStr = SecretStr("")
+    timeout_s: float = Field(default=15, gt=0, description="of one connection or read")
+    deadline_s: float = Field(default=90, gt=0, description="bounded wait for the object store")
 
 
 # The demo: two weeks over Fiji, which the antimeridian crosses.

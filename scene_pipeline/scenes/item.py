@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any, Literal
@@ -48,7 +48,7 @@ Rejection = (
     | FootprintFault
 )
 
-# Half of the Earth (km2, on the sphere): a footprint above it has the wrong side of its ring.
+# Half of the Earth, on the sphere: a ring that encloses more was closed over the wrong side.
 HALF_EARTH_KM2 = 255e6
 
 
@@ -234,9 +234,6 @@ def _reject(reason: Rejection, text: str, item: Any) -> SceneRejectedError:
     return SceneRejectedError(text, reason=reason, where=f"Item {name!r}")
 
 
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-
-
 def _dump(value: Any, item: Any) -> str:
     """Canonical JSON that every store takes: no NaN, no NUL, no lone surrogate."""
     try:
@@ -246,9 +243,22 @@ def _dump(value: Any, item: Any) -> str:
         text.encode()
     except (TypeError, ValueError) as error:
         raise _reject("text not storable", f"not JSON that can be stored: {error}", item) from None
-    if _NUL.search(text):
+    if "\\u0000" in text and any("\0" in part for part in _iter_texts(value)):
         raise _reject("text not storable", "a NUL character, which databases refuse", item)
     return text
+
+
+def _iter_texts(value: Any) -> Iterator[str]:
+    """Every string of a JSON value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield name
+            yield from _iter_texts(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _iter_texts(part)
 
 
 _CLOCK = re.compile(r"[T ](\d{2}:\d{2}):60(\.\d+)?")
