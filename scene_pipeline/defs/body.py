@@ -49,7 +49,7 @@ def materialize_keys(
             pipeline.state,
             region=pipeline.region,
             asset=maker.asset.name,
-            run_id=context.run_id,
+            run_id=context.run.run_id,
             run_ended=lambda run_id: has_ended(context.instance, run_id),
             launch_id=context.run.tags.get(LAUNCH_TAG),
         )
@@ -114,7 +114,7 @@ class _Batch:
             raise PartitionsFailedError(
                 f"{len(failed)} of {len(keys)} keys failed: {named}{more}",
                 failed={str(key): describe_error(error) for key, error in failed.items()},
-                where=f"run {self._context.run_id}",
+                where=f"run {self._context.run.run_id}",
                 next_step="the other keys are done; `backfill diagnose` gives each cause",
             )
 
