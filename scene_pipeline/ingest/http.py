@@ -122,10 +122,11 @@ class HttpClient:
         )
         weakref.finalize(self, self._client.close)
 
-    def fetch(self, request: Request) -> Reply:
+    def fetch(self, request: Request, *, tries_at_500: int | None = None) -> Reply:
         """Send until answered or ``deadline_s`` has passed.
 
-        Raises `SourceUnavailableError`, `Refusal` (4xx) or `SourceFaultError`.
+        Raises `SourceUnavailableError`, `SourceFaultError` or `Refusal`: a 4xx, or a status 500
+        that comes ``tries_at_500`` times.
         """
         deadline = self.clock() + self.deadline_s
         attempt = 0
@@ -138,6 +139,12 @@ class HttpClient:
                 trouble, pause_s = f"{type(error).__name__}: {error}", None
             except _RetryLaterError as later:
                 trouble, pause_s, held = later.what, later.pause_s, later.held
+                if later.status == 500 and attempt + 1 == tries_at_500:
+                    raise Refusal(
+                        f"failed {tries_at_500} times: {self._scrub(trouble)}",
+                        status=500,
+                        where=_describe(request),
+                    ) from None
             else:
                 return reply
             if pause_s is None:
@@ -221,7 +228,7 @@ class HttpClient:
         if status in _RETRIED:
             pause_s = _parse_retry_after(response.headers.get("retry-after"), server_at)
             held = status == 429 or pause_s is not None
-            raise _RetryLaterError(f"status {status}: {_excerpt(body)}", pause_s=pause_s, held=held)
+            raise _RetryLaterError(status, _excerpt(body), pause_s=pause_s, held=held)
         if not response.is_success:
             raise Refusal(
                 f"refused with status {status}: {self._scrub(_excerpt(body))}",
@@ -249,9 +256,10 @@ class HttpClient:
 
 
 class _RetryLaterError(Exception):
-    def __init__(self, what: str, *, pause_s: float | None, held: bool) -> None:
-        super().__init__(what)
-        self.what, self.pause_s, self.held = what, pause_s, held
+    def __init__(self, status: int, text: str, *, pause_s: float | None, held: bool) -> None:
+        super().__init__(text)
+        self.status, self.what = status, f"status {status}: {text}"
+        self.pause_s, self.held = pause_s, held
 
 
 def _redirect(request: Request, response: httpx.Response) -> Request:

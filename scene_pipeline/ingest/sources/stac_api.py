@@ -31,8 +31,10 @@ __all__ = ["StacApi", "find_next", "format_token", "parse_token"]
 
 MAX_TOKEN_CHARS = 100_000
 _SORT_CLASS = "item-search#sort"
-# What servers answer to a token that they no longer know.
-_EXPIRED = frozenset({400, 404, 410, 422})
+# What servers answer to a token that they no longer know. pgstac answers 500 as soon as the Item
+# that its token names is gone.
+_EXPIRED = frozenset({400, 404, 410, 422, 500})
+_TRIES_AT_500 = 3
 
 
 @dataclass(slots=True)
@@ -70,7 +72,7 @@ class StacApi:
             return _read_page(request, self.client.fetch(request))
         request = parse_token(token)
         try:
-            reply = self.client.fetch(request)
+            reply = self.client.fetch(request, tries_at_500=_TRIES_AT_500)
         except Refusal as refusal:
             if refusal.status in _EXPIRED:
                 raise TokenExpiredError(
@@ -111,11 +113,13 @@ class StacApi:
         if self.options.sortby == "auto" and isinstance(classes, list):
             sorts = any(str(name).endswith(_SORT_CLASS) for name in classes)
         offered = {
-            str(link.get("method", "GET")).upper(): urljoin(landing.url, str(link.get("href")))
+            str(name).upper(): urljoin(landing.url, str(link.get("href")))
             for link in _links(page, "search")
+            # Some servers name one address without a method and take both.
+            for name in ([link["method"]] if link.get("method") else ("GET", "POST"))
         }
         if method == "auto":
-            method = "GET" if offered and "POST" not in offered else "POST"
+            method = "GET" if offered.keys() == {"GET"} else "POST"
         return method, offered.get(method, f"{root}/search"), sorts
 
 
