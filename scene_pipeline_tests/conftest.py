@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from scene_pipeline_tests.services import browser as web
 from scene_pipeline_tests.services import postgres as pg
+
+if TYPE_CHECKING:
+    from scene_pipeline_tests.services.built_region import BuiltRegion
+    from scene_pipeline_tests.services.pgstac import PgstacServer
+    from scene_pipeline_tests.services.s3 import S3Server
 
 settings.register_profile("fast", max_examples=50, deadline=None)
 settings.register_profile(
@@ -70,8 +76,43 @@ def postgis_url(postgres: pg.PostgresCluster) -> str:
 
 
 @pytest.fixture(scope="session")
+def pgstac_server(postgres: pg.PostgresCluster) -> Iterator[PgstacServer]:
+    """A real STAC API over the private server; tests keep to Collections of their own."""
+    # Here, because it loads pypgstac.
+    from scene_pipeline_tests.services.pgstac import run_pgstac
+
+    with run_pgstac(postgres) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def browser() -> Iterator[web.Browser]:
     """A headless Chromium, one per test process."""
     require_service(web.find_browser() is not None, "Chromium with chromedriver")
     with web.run_browser() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def built_region(tmp_path_factory: pytest.TempPathFactory) -> BuiltRegion:
+    """Three days of the simulated region with one failed table partition; look, don't touch."""
+    from scene_pipeline_tests.services.built_region import build_region
+
+    return build_region(tmp_path_factory.mktemp("region"), damage=True)
+
+
+@pytest.fixture(scope="session")
+def s3_process() -> Iterator[S3Server]:
+    """One S3 server for the test process."""
+    # Here, because moto loads slowly.
+    from scene_pipeline_tests.services.s3 import run_s3
+
+    with run_s3() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_server(s3_process: S3Server) -> S3Server:
+    """The S3 server, its count of requests and its faults at zero."""
+    s3_process.forget()
+    return s3_process
