@@ -30,6 +30,7 @@ _COMMANDS = {
     "migrate": "scene_pipeline.cli.setup",
     "partitions": "scene_pipeline.cli.partitions",
     "quarantine": "scene_pipeline.cli.quarantine",
+    "report": "scene_pipeline.cli.report",
     "streams": "scene_pipeline.cli.streams",
 }
 

@@ -1,17 +1,21 @@
-"""Pictures in Dagster's metadata: an image in markdown that carries its own bytes."""
+"""Pictures that carry their own bytes: as a data URI, and as an image in Dagster's markdown."""
 
 from __future__ import annotations
 
 import base64
 
-__all__ = ["markdown_image"]
+__all__ = ["data_uri", "markdown_image"]
+
+
+def data_uri(svg: str) -> str:
+    """``svg`` as the source of an image, in base64: no quote or parenthesis ends it early."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def markdown_image(svg: str, alt: str) -> str:
     """Markdown that shows ``svg``; ``alt`` says in words what the picture shows.
 
-    Dagster's UI keeps ``data:`` sources of markdown images and drops inline SVG. Base64, because
-    the parentheses and quotes of an SVG would end the markdown link.
+    Dagster's UI keeps ``data:`` sources of markdown images and drops inline SVG.
     """
     words = " ".join(alt.translate({ord(mark): " " for mark in "[]\\\n"}).split())
-    return f"![{words}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
+    return f"![{words}]({data_uri(svg)})"

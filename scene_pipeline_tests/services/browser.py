@@ -78,7 +78,7 @@ class Browser:
 
     def press(self, key: str, *, code: int = 0) -> None:
         """One real key press (`Tab`, `Enter`, …), as the keyboard sends it."""
-        codes = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "End": 35, "Home": 36}
+        codes = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "End": 35, "ArrowRight": 39}
         for kind in ("keyDown", "keyUp"):
             self._command(
                 "Input.dispatchKeyEvent", type=kind, key=key, text="\r" if key == "Enter" else "",
