@@ -45,6 +45,7 @@ _PASSING_CODES = {
 }
 _BROKEN_TRANSFERS = (
     aiohttp.ClientError,
+    botocore.exceptions.ConnectionError,
     botocore.exceptions.HTTPClientError,
     ResponseParserError,
     ConnectionError,

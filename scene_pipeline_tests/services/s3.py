@@ -153,6 +153,10 @@ class _Proxy(BaseHTTPRequestHandler):
         self, status: int, headers: list[tuple[str, str]], body: str | bytes, half: bool = False
     ) -> None:
         content = body.encode() if isinstance(body, str) else body
+        if half and not content:
+            self.wfile.write(b"HTTP/1.1 200 O")
+            self.close_connection = True
+            return
         self.send_response_only(status)
         for name, value in headers:
             if name.lower() not in {"connection", "content-length", "transfer-encoding"}:
