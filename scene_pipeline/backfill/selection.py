@@ -39,7 +39,8 @@ class Selection:
 
     None means: from the definition's start; to the last covered day; every tile. ``limit`` takes
     so many keys in ``order``; the others are trimmed by design. ``ahead`` lets days through that
-    the frontier does not cover.
+    the frontier does not cover. ``follow``: keys whose upstream an earlier wave has just made,
+    taken where they are missing or changed, whatever ``states`` says.
     """
 
     first: date | None = None
@@ -50,6 +51,12 @@ class Selection:
     order: Order = "oldest"
     limit: int | None = None
     ahead: bool = False
+    follow: frozenset[PartitionKey] = frozenset()
+
+    def takes(self, state: KeyState) -> bool:
+        """Whether the key is in a state that was asked for; with ``ahead``, were it covered."""
+        name = decide_state(replace(state.evidence, covered=True)) if self.ahead else state.state
+        return name in self.states or (state.key in self.follow and name in DEFAULT_STATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +160,7 @@ def choose_keys(states: Mapping[PartitionKey, KeyState], selection: Selection) -
             f"the frontier does not cover {len(ahead)} of the keys: {named}",
             next_step="end the range earlier, run ingest, or add --ahead to build them anyway",
         )
-    able = [state for state in ordered if _state_but_for_cover(state) in selection.states]
+    able = [state for state in ordered if selection.takes(state)]
     ready = [state for state in able if state.ready]
     limit = len(ready) if selection.limit is None else selection.limit
     return Choice(
@@ -162,8 +169,3 @@ def choose_keys(states: Mapping[PartitionKey, KeyState], selection: Selection) -
         waiting=tuple(state.key for state in able if not state.ready),
         by_state=by_state,
     )
-
-
-def _state_but_for_cover(state: KeyState) -> StateName:
-    """What an uncovered key would be; `choose_keys` gets here with ``ahead`` alone."""
-    return decide_state(replace(state.evidence, covered=True))

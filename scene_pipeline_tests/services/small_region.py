@@ -28,9 +28,10 @@ from scene_pipeline.backfill.states import StateName
 from scene_pipeline.backfill.tags import LAUNCH_TAG, require_planned_keys
 from scene_pipeline.backfill.versions import DataVersion
 from scene_pipeline.defs.partitions import scene_partitions
+from scene_pipeline.defs.sensors import build_scenes_sensor
 from scene_pipeline.ingest.raw import read_raw_versions
 from scene_pipeline.scenes.keys import PartitionKey, SceneDefinition, parse_key
-from scene_pipeline.settings import PolicySettings
+from scene_pipeline.settings import PolicySettings, SensorSettings, read_settings
 from scene_pipeline.state import tables as t
 from scene_pipeline.state.database import migrate_state, open_state, transact
 
@@ -67,9 +68,24 @@ class SmallRegion:
     ) -> None:
         self.base = base
         self.state_url = state_url or f"sqlite:///{base}/state.db"
-        self.policies = PolicySettings(batched=batched)
+        self.settings = read_settings(
+            region=REGION,
+            policies=PolicySettings(batched=batched),
+            sensor=SensorSettings(relaunch_pause_minutes=10, max_relaunches=2),
+        )
+        self.policies = self.settings.policies
         self.definition = SceneDefinition(REGION, START, None, "small", tiles)
         self._engine: sa.Engine | None = None
+
+    @property
+    def region(self) -> str:
+        """As a `Pipeline` has it, for the sensor."""
+        return REGION
+
+    @property
+    def state(self) -> sa.Engine:
+        """As a `Pipeline` has it, for the sensor."""
+        return self.engine
 
     @property
     def engine(self) -> sa.Engine:
@@ -175,8 +191,8 @@ class SmallRegion:
 
     # ------------------------------------------------------------------ definitions
 
-    def build_definitions(self, **extra: Any) -> dg.Definitions:
-        """Both assets and their five jobs."""
+    def build_definitions(self, *, running: bool = False) -> dg.Definitions:
+        """Both assets, their five jobs and the sensor."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", dg.BetaWarning)
             footprints = _build_asset(self, FOOTPRINTS)
@@ -186,15 +202,15 @@ class SmallRegion:
                 _resolve([_limit(footprints, policy.max_keys)], policy.job_name)
                 for policy in policies_of(self.policies).values()
             ]
+            jobs += [
+                _resolve([_limit(footprints, 1), _limit(table, 1)], "daily_scenes_job"),
+                _resolve([_limit(table, 2 * batch)], "footprint_table_job"),
+            ]
             return dg.Definitions(
                 assets=[_limit(footprints, batch), _limit(table, 2 * batch)],
-                jobs=[
-                    *jobs,
-                    _resolve([_limit(footprints, 1), _limit(table, 1)], "daily_scenes_job"),
-                    _resolve([_limit(table, 2 * batch)], "footprint_table_job"),
-                ],
+                jobs=jobs,
+                sensors=[build_scenes_sensor(self, jobs=jobs, running=running)],  # type: ignore[arg-type]
                 executor=dg.in_process_executor,
-                **extra,
             )
 
     def work(self, asset: TrackedAsset, key: PartitionKey) -> DataVersion:
