@@ -128,7 +128,8 @@ class _Tour:
     def _cover(
         self, instance: dg.DagsterInstance, definitions: dg.Definitions, last: date | None
     ) -> int:
-        from scene_pipeline.defs.schedules import stale_days
+        from scene_pipeline.backfill.tags import RANGE_END_TAG, RANGE_START_TAG
+        from scene_pipeline.defs.schedules import day_ranges, stale_days
 
         if last is None:
             return 0
@@ -136,14 +137,14 @@ class _Tour:
             days = stale_days(instance, self._pipeline, (self._pipeline.definition.start, last))
             job = definitions.resolve_job_def("coverage_job")
             with self._console.progress("daily_coverage", total=len(days)) as advance:
-                for done, day in enumerate(days, start=1):
+                for done, first, final in day_ranges(days):
                     job.execute_in_process(
                         instance=instance,
-                        partition_key=day.isoformat(),
+                        tags={RANGE_START_TAG: first.isoformat(), RANGE_END_TAG: final.isoformat()},
                         run_config=_QUIET,
                         raise_on_error=False,
                     )
-                    advance(done, day.isoformat())
+                    advance(done, f"days, up to {final}")
         return len(days)
 
     @staticmethod
@@ -186,7 +187,7 @@ class _Tour:
             "rows": sum(counted.values()),
             "failed": states["failed"] + len(report.errors),
             "lake": lake,
-            "table": str(pipeline.warehouse),
+            "table": pipeline.warehouse_address,
             "map": busiest and store.address(coverage_path(region, busiest, suffix="svg")),
             "query": f"SELECT acq_date, count(*) FROM '{lake}/*/*.parquet' GROUP BY 1 ORDER BY 1",
         }

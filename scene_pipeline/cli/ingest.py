@@ -138,7 +138,7 @@ def read_streams(
 def show_round(console: Console, document: dict[str, Any]) -> None:
     """Counts a stream, then what went wrong, then the frontier."""
     console.table(
-        ["stream", "items", "landed", "outside", "known", "quarantined", "complete through"],
+        ["stream", "items", "landed", "outside", "known", "unusable", "complete through"],
         [
             [
                 stream["stream"],

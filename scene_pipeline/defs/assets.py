@@ -10,15 +10,13 @@ import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
-from scene_pipeline.defs.body import materialize_keys
-from scene_pipeline.defs.coverage import build_coverage_of_day
+from scene_pipeline.defs.body import cover_days, materialize_keys
 from scene_pipeline.defs.failures import mapped_failures
 from scene_pipeline.defs.ingest import as_round_failure, ingest_round, parse_lane
 from scene_pipeline.defs.makers import FootprintMaker, Made, TableMaker
-from scene_pipeline.defs.metadata import coverage_schema, describe_coverage, scene_schema
+from scene_pipeline.defs.metadata import coverage_schema, scene_schema
 from scene_pipeline.defs.partitions import day_partitions, scene_partitions
 from scene_pipeline.defs.pipeline import Pipeline
-from scene_pipeline.scenes.keys import parse_day
 from scene_pipeline.settings import RetrySettings
 
 __all__ = [
@@ -152,6 +150,7 @@ def build_coverage(pipeline: Pipeline) -> dg.AssetsDefinition:
         partitions_def=day_partitions(pipeline.definition),
         ins={"scene_footprints": footprints},
         retry_policy=retry_policy(pipeline.settings.retries),
+        output_required=False,
         code_version=COVERAGE_CODE_VERSION,
         kinds={"parquet"},
         metadata={"dagster/column_schema": coverage_schema()},
@@ -163,11 +162,8 @@ def build_coverage(pipeline: Pipeline) -> dg.AssetsDefinition:
     )
     def daily_coverage(
         context: dg.AssetExecutionContext, scene_footprints: pa.Table
-    ) -> dg.MaterializeResult[Any]:
-        with mapped_failures():
-            day = parse_day(context.partition_key)
-            covered = build_coverage_of_day(pipeline, day, scene_footprints)
-            return dg.MaterializeResult(metadata=describe_coverage(covered))
+    ) -> Iterator[dg.MaterializeResult[Any]]:
+        yield from cover_days(context, pipeline, scene_footprints)
 
     return daily_coverage
 

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from scene_pipeline.backfill.causes import describe_error
 from scene_pipeline.backfill.claims import Claims, Held
 from scene_pipeline.backfill.tags import LAUNCH_TAG, require_planned_keys
+from scene_pipeline.defs.coverage import build_coverage_of_day
 from scene_pipeline.defs.failures import mapped_failures, retry_helps
 from scene_pipeline.defs.makers import Facts, Made, Maker
-from scene_pipeline.defs.metadata import to_metadata
+from scene_pipeline.defs.metadata import describe_coverage, to_metadata
 from scene_pipeline.defs.pipeline import Pipeline
-from scene_pipeline.errors import ClaimRefusedError, PartitionsFailedError
-from scene_pipeline.scenes.keys import PartitionKey, parse_key
+from scene_pipeline.errors import ClaimRefusedError, PartitionsFailedError, ScenePipelineError
+from scene_pipeline.scenes.keys import PartitionKey, parse_day, parse_key
 
-__all__ = ["materialize_keys", "read_run_keys"]
+__all__ = ["cover_days", "materialize_keys", "read_run_keys"]
 
 # Keys that are claimed, read and released together: neighbours share raw segments.
 _CHUNK = 50
@@ -84,6 +88,20 @@ def _as_output(made: Made) -> dg.Output[Made]:
         return dg.Output(made, data_version=dg.DataVersion(str(made.version)))
 
 
+def as_account(
+    failed: Mapping[str, Exception], *, asked: int, run_id: str
+) -> PartitionsFailedError:
+    """The end of a run of many keys: its text names the first of ``failed``, its fields all."""
+    named = ", ".join(list(failed)[:_MOST_NAMES])
+    more = f" and {len(failed) - _MOST_NAMES} more" if len(failed) > _MOST_NAMES else ""
+    return PartitionsFailedError(
+        f"{len(failed)} of {asked} keys failed: {named}{more}",
+        failed={key: describe_error(error) for key, error in failed.items()},
+        where=f"run {run_id}",
+        next_step="the other keys are done; `backfill diagnose` gives each cause",
+    )
+
+
 class _Batch:
     """The account of one run of many keys."""
 
@@ -109,13 +127,10 @@ class _Batch:
                 break
             time.sleep(retry.calculate_delay(attempt + 1))
         if failed:
-            named = ", ".join(map(str, list(failed)[:_MOST_NAMES]))
-            more = f" and {len(failed) - _MOST_NAMES} more" if len(failed) > _MOST_NAMES else ""
-            raise PartitionsFailedError(
-                f"{len(failed)} of {len(keys)} keys failed: {named}{more}",
-                failed={str(key): describe_error(error) for key, error in failed.items()},
-                where=f"run {self._context.run.run_id}",
-                next_step="the other keys are done; `backfill diagnose` gives each cause",
+            raise as_account(
+                {str(key): error for key, error in failed.items()},
+                asked=len(keys),
+                run_id=self._context.run_id,
             )
 
     def _work(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Exception]:
@@ -158,3 +173,29 @@ class _Batch:
                 tags=made.version.tags,
             )
         )
+
+
+def cover_days(
+    context: dg.AssetExecutionContext, pipeline: Pipeline, footprints: pa.Table
+) -> Iterator[dg.MaterializeResult[Any]]:
+    """Measure the run's days from their footprints; a day that fails does not cost the others."""
+    failed: dict[str, Exception] = {}
+    with mapped_failures():
+        for text in context.partition_keys:
+            day = parse_day(text)
+            try:
+                rows = footprints.filter(pc.field("acq_date") == pa.scalar(day, pa.date32()))
+                metadata = describe_coverage(build_coverage_of_day(pipeline, day, rows))
+            except ScenePipelineError as error:
+                if len(context.partition_keys) == 1:
+                    raise
+                failed[text] = error
+                continue
+            if len(context.partition_keys) == 1:
+                yield dg.MaterializeResult(metadata=metadata)
+            else:
+                context.log_event(
+                    dg.AssetMaterialization(context.asset_key, partition=text, metadata=metadata)
+                )
+        if failed:
+            raise as_account(failed, asked=len(context.partition_keys), run_id=context.run_id)

@@ -22,7 +22,7 @@ from scene_pipeline.defs.io_managers import GeoParquetIOManager, TableIOManager
 from scene_pipeline.defs.jobs import build_daily_job, build_plain_jobs, build_policy_jobs
 from scene_pipeline.defs.partitions import warn_of_size
 from scene_pipeline.defs.pipeline import Pipeline
-from scene_pipeline.defs.schedules import build_schedules
+from scene_pipeline.defs.schedules import DAYS_A_RUN, build_schedules
 from scene_pipeline.settings import Settings
 
 __all__ = ["build_definitions"]
@@ -46,7 +46,7 @@ def _build(settings: Settings) -> dg.Definitions:
     }
     footprints = build_footprints(pipeline)
     table = build_table(pipeline)
-    coverage = under_policy(build_coverage(pipeline), 1)
+    coverage = under_policy(build_coverage(pipeline), DAYS_A_RUN)
     frontier = build_frontier(pipeline)
     footprint_checks = build_footprint_checks(pipeline)
     table_check = build_table_check(pipeline)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -77,6 +78,18 @@ class Pipeline:
         from scene_pipeline.warehouse import open_warehouse
 
         return open_warehouse(self.settings)
+
+    @property
+    def warehouse_address(self) -> str:
+        """Where the table is, for people; without a password."""
+        from scene_pipeline.warehouse import GEOPACKAGE_NAME
+
+        url = self.settings.warehouse_engine_url
+        if url is None:
+            return str(Path(self.settings.lake).absolute().parent / GEOPACKAGE_NAME)
+        return (
+            f"{url.render_as_string(hide_password=True)}, schema {self.settings.warehouse_schema}"
+        )
 
     def last_covered_day(self) -> date | None:
         """The newest day of the definition that the published frontier covers."""

@@ -4,7 +4,7 @@
 partition, and it knows neither the frontier nor what is done.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
@@ -12,10 +12,19 @@ import dagster as dg
 from scene_pipeline.backfill.assets import FOOTPRINTS
 from scene_pipeline.backfill.dagster_internals import read_latest_positions
 from scene_pipeline.backfill.key_states import read_key_states
-from scene_pipeline.backfill.tags import KEYS_TAG, PRIORITY_TAG, digest_keys
+from scene_pipeline.backfill.tags import (
+    KEYS_TAG,
+    PRIORITY_TAG,
+    RANGE_END_TAG,
+    RANGE_START_TAG,
+    digest_keys,
+)
 from scene_pipeline.defs.pipeline import Pipeline
 
-__all__ = ["build_schedules"]
+__all__ = ["DAYS_A_RUN", "build_schedules", "day_ranges", "stale_days"]
+
+# Of ``daily_coverage``, whose runs hold the rows of all their days at once.
+DAYS_A_RUN = 7
 
 # Above the queue's default of 0, and above every backfill.
 DAILY_PRIORITY = "10"
@@ -111,8 +120,11 @@ def _build_coverage(pipeline: Pipeline) -> dg.ScheduleDefinition:
         if not days:
             looked_at = f"{window[0]} to {window[1]}" if window else "no day is covered yet"
             yield dg.SkipReason(f"no footprints are newer than their day's coverage: {looked_at}")
-        for day in days:
-            yield dg.RunRequest(partition_key=day.isoformat())
+        for _, first, last in day_ranges(days):
+            yield dg.RunRequest(
+                run_key=f"{first}..{last}",
+                tags={RANGE_START_TAG: first.isoformat(), RANGE_END_TAG: last.isoformat()},
+            )
 
     return hourly_coverage
 
@@ -135,3 +147,16 @@ def stale_days(
         day = key.partition("|")[0]
         newest[day] = max(position, newest.get(day, 0))
     return [date.fromisoformat(day) for day in days if newest.get(day, 0) > tried.get(day, 0)]
+
+
+def day_ranges(days: Sequence[date]) -> Iterator[tuple[int, date, date]]:
+    """Neighbouring ``days`` (sorted) as ranges of at most `DAYS_A_RUN`, both ends included.
+
+    Each comes with the number of days up to and with it.
+    """
+    start = 0
+    for position, day in enumerate(days):
+        ends = position + 1 == len(days) or days[position + 1] != day + timedelta(days=1)
+        if ends or position + 1 - start == DAYS_A_RUN:
+            yield position + 1, days[start], day
+            start = position + 1
