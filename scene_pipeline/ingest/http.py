@@ -6,27 +6,30 @@ go to the provider's own origin alone and are cut out of every message.
 
 from __future__ import annotations
 
-import json
 import random
 import time
 import weakref
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from typing import Any, Literal
 
 import httpx
 from pydantic import SecretStr
 
 from scene_pipeline.errors import SettingsError, SourceFaultError, SourceUnavailableError
+from scene_pipeline.ingest.http_parse import (
+    excerpt,
+    parse_date,
+    parse_document,
+    parse_retry_after,
+)
 from scene_pipeline.ingest.throttle import Throttle
 
-__all__ = ["HttpClient", "Refusal", "Reply", "Request", "parse_root"]
+__all__ = ["HttpClient", "Refusal", "Reply", "Request"]
 
 MAX_BODY_BYTES = 64 * 2**20
-MAX_DEPTH = 64
 MAX_REDIRECTS = 5
 MAX_HOLD_S = 3600.0
 _TIMEOUT = httpx.Timeout(connect=10, read=60, write=30, pool=10)
@@ -63,23 +66,6 @@ class Refusal(SourceFaultError):  # noqa: N818 - it is an answer, and callers gi
     ) -> None:
         super().__init__(what, where=where, next_step=next_step)
         self.status = status
-
-
-def parse_root(text: str) -> httpx.URL:
-    """The root URL of an API; raises `SettingsError` where it is none or holds credentials."""
-    try:
-        url = httpx.URL(text)
-    except httpx.InvalidURL as error:
-        raise SettingsError(
-            f"url of a stream: {error}", next_step="write it as https://…"
-        ) from None
-    if url.scheme not in {"http", "https"} or not url.host or url.userinfo or url.query:
-        raise SettingsError(
-            "url of a stream is not http(s)://host/path alone",
-            where=f"{url.scheme}://{url.host}{url.path}",
-            next_step="put credentials into headers of the stream, as ${VARIABLE}",
-        )
-    return url
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -224,24 +210,23 @@ class HttpClient:
         return bytes(body)
 
     def _judge(self, request: Request, response: httpx.Response, body: bytes) -> Reply:
-        status, server_at = response.status_code, _parse_date(response.headers.get("date"))
+        status, server_at = response.status_code, parse_date(response.headers.get("date"))
         if status in _RETRIED:
-            pause_s = _parse_retry_after(response.headers.get("retry-after"), server_at)
+            pause_s = parse_retry_after(response.headers.get("retry-after"), server_at)
             held = status == 429 or pause_s is not None
-            raise _RetryLaterError(status, _excerpt(body), pause_s=pause_s, held=held)
+            raise _RetryLaterError(status, excerpt(body), pause_s=pause_s, held=held)
         if not response.is_success:
             raise Refusal(
-                f"refused with status {status}: {self._scrub(_excerpt(body))}",
+                f"refused with status {status}: {self._scrub(excerpt(body))}",
                 status=status,
                 where=_describe(request),
                 next_step="check headers of the stream" if status in {401, 403} else "",
             )
         try:
-            document = json.loads(body)
-            _check_depth(document)
-        except (ValueError, RecursionError) as error:
+            document = parse_document(body)
+        except ValueError as error:
             raise SourceFaultError(
-                f"the answer is not usable JSON ({type(error).__name__}: {str(error)[:100]})",
+                f"the answer is not usable JSON: {str(error)[:100]}",
                 where=_describe(request),
             ) from None
         return Reply(document, str(response.url), server_at)
@@ -284,43 +269,3 @@ def _origin(url: httpx.URL) -> tuple[str, str, int]:
 def _describe(request: Request) -> str:
     """Method and address without its query, which may hold a signature."""
     return f"{request.method} {request.url.partition('?')[0][:300]}"
-
-
-def _parse_date(text: str | None) -> datetime | None:
-    try:
-        parsed = parsedate_to_datetime(text or "")
-    except ValueError:
-        return None
-    return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
-
-
-def _parse_retry_after(text: str | None, server_at: datetime | None) -> float | None:
-    """Seconds from now (RFC 9110, 10.2.3); a date counts from the server's own clock."""
-    if text is None:
-        return None
-    if text.strip().isdecimal():
-        return float(text.strip()[:12])
-    until = _parse_date(text)
-    if until is None:
-        return None
-    return max(0.0, (until - (server_at or datetime.now(UTC))).total_seconds())
-
-
-def _excerpt(body: bytes) -> str:
-    text = body[:2000].decode(errors="replace")
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200]
-
-
-def _check_depth(document: Any) -> None:
-    """Raise `ValueError` below `MAX_DEPTH` levels, where later recursion would fail."""
-    level = [document]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for parent in level
-            for child in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(child, dict | list)
-        ]
-        if not level:
-            return
-    raise ValueError(f"nested deeper than {MAX_DEPTH} levels")

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from scene_pipeline.state.database import transact
 from scene_pipeline.state.tables import throttles
 
 __all__ = ["SharedThrottle", "Throttle"]
@@ -39,48 +40,46 @@ class SharedThrottle:
 
     def reserve(self, patience_s: float) -> float | None:
         """See `Throttle.reserve`; a slot out of reach is left to others."""
-        now, row = self._now(), throttles.c
-        interval_s = 1 / self.requests_per_s
-        self._ensure_row()
-        statement = (
-            throttles.update()
-            .where(row.source == self.source, row.next_at_s <= now + patience_s)
-            .values(
-                next_at_s=_later(row.next_at_s, now) + interval_s,
-                requests=row.requests + 1,
-            )
-            .returning(row.next_at_s - interval_s - now)
-        )
-        with self.engine.begin() as connection:
-            wait_s = connection.execute(statement).scalar()
-        return None if wait_s is None else max(0.0, float(wait_s))
+        interval_s, row = 1 / self.requests_per_s, throttles.c
+
+        def take(connection: sa.Connection) -> float | None:
+            now = self._prepare(connection)
+            wait_s: float | None = connection.execute(
+                throttles.update()
+                .where(row.source == self.source, row.next_at_s <= now + patience_s)
+                .values(
+                    next_at_s=_later(row.next_at_s, now) + interval_s, requests=row.requests + 1
+                )
+                .returning(row.next_at_s - interval_s - now)
+            ).scalar()
+            return wait_s
+
+        wait_s = transact(self.engine, take)
+        return None if wait_s is None else max(0.0, wait_s)
 
     def hold(self, pause_s: float) -> None:
         """See `Throttle.hold`; a shorter hold never cuts a longer one."""
         row = throttles.c
-        self._ensure_row()
-        statement = (
-            throttles.update()
-            .where(row.source == self.source)
-            .values(next_at_s=_later(row.next_at_s, self._now() + pause_s), refused=row.refused + 1)
-        )
-        with self.engine.begin() as connection:
-            connection.execute(statement)
 
-    def _now(self) -> Any:
-        if self.engine.dialect.name == "postgresql":
+        def push(connection: sa.Connection) -> None:
+            now = self._prepare(connection)
+            connection.execute(
+                throttles.update()
+                .where(row.source == self.source)
+                .values(next_at_s=_later(row.next_at_s, now + pause_s), refused=row.refused + 1)
+            )
+
+        transact(self.engine, push)
+
+    def _prepare(self, connection: sa.Connection) -> Any:
+        """Make the row if it is not there; return the time as seen inside the transaction."""
+        is_postgres = connection.dialect.name == "postgresql"
+        insert = (postgresql if is_postgres else sqlite).insert(throttles)
+        row = {"source": self.source, "next_at_s": 0.0, "requests": 0, "refused": 0}
+        connection.execute(insert.values(row).on_conflict_do_nothing())
+        if is_postgres:
             return sa.extract("epoch", sa.func.statement_timestamp()).cast(sa.Double)
         return sa.literal(time.time(), sa.Double)
-
-    def _ensure_row(self) -> None:
-        dialect = postgresql if self.engine.dialect.name == "postgresql" else sqlite
-        row = {"source": self.source, "next_at_s": 0.0, "requests": 0, "refused": 0}
-        with self.engine.connect() as connection:
-            found = sa.select(throttles.c.source).where(throttles.c.source == self.source)
-            if connection.execute(found).first():
-                return
-        with self.engine.begin() as connection:
-            connection.execute(dialect.insert(throttles).values(row).on_conflict_do_nothing())
 
 
 def _later(one: Any, other: Any) -> Any:

@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from scene_pipeline.ingest.http import HttpClient, parse_root
+from scene_pipeline.ingest.http import HttpClient
+from scene_pipeline.ingest.http_parse import parse_root
 from scene_pipeline.ingest.sources.base import Declaration, Page, Query, Source
 from scene_pipeline.ingest.sources.options import StacOptions
 from scene_pipeline.ingest.sources.stac_api import StacApi

@@ -119,6 +119,7 @@ def test_no_next_link_is_the_end(links: Any) -> None:
         {},
         {"href": None},
         {"href": ["/s"]},
+        {"href": "http://[bad"},
         {"href": "/s", "method": "DELETE"},
         {"href": "/s", "method": "POST", "body": ["token"]},
         {"href": "/s", "headers": "X: y"},

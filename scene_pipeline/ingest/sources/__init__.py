@@ -7,7 +7,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from scene_pipeline.ingest.http import HttpClient, parse_root
+from scene_pipeline.ingest.http import HttpClient
+from scene_pipeline.ingest.http_parse import parse_root
 from scene_pipeline.ingest.sources.archive import Archive
 from scene_pipeline.ingest.sources.base import Declaration, Page, Query, Source
 from scene_pipeline.ingest.sources.options import (

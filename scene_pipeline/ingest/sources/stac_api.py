@@ -148,7 +148,10 @@ def find_next(request: Request, reply: Reply) -> Request | None:
         raise SourceFaultError("next link with headers that HTTP cannot send", where=reply.url)
     if link.get("merge") is True:
         body, texts = {**(request.body or {}), **body}, {**request.headers, **texts}
-    url = urljoin(reply.url, href)
+    try:
+        url = urljoin(reply.url, href)
+    except ValueError as error:
+        raise SourceFaultError(f"next link to no URL: {error}", where=reply.url) from None
     if method == "POST":
         return Request("POST", url, body, texts)
     return Request("GET", url, None, texts)

@@ -1,0 +1,95 @@
+"""What HTTP messages say: roots, dates, pauses and bounded JSON (pure)."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from scene_pipeline.errors import SettingsError
+
+__all__ = [
+    "MAX_DEPTH",
+    "excerpt",
+    "parse_date",
+    "parse_document",
+    "parse_retry_after",
+    "parse_root",
+]
+
+MAX_DEPTH = 64
+
+
+def parse_root(text: str) -> httpx.URL:
+    """The root URL of an API; raises `SettingsError` where it is none or holds credentials."""
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise SettingsError(
+            f"url of a stream: {error}", next_step="write it as https://…"
+        ) from None
+    if url.scheme not in {"http", "https"} or not url.host or url.userinfo or url.query:
+        raise SettingsError(
+            "url of a stream is not http(s)://host/path alone",
+            where=f"{url.scheme}://{url.host}{url.path}",
+            next_step="put credentials into headers of the stream, as ${VARIABLE}",
+        )
+    return url
+
+
+def parse_date(text: str | None) -> datetime | None:
+    """An HTTP date as aware UTC, None for anything else."""
+    try:
+        parsed = parsedate_to_datetime(text or "")
+        return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def parse_retry_after(text: str | None, server_at: datetime | None) -> float | None:
+    """Seconds from now (RFC 9110, 10.2.3); a date counts from the server's own clock."""
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return float(text.strip()[:12])
+    until = parse_date(text)
+    if until is None:
+        return None
+    return max(0.0, (until - (server_at or datetime.now(UTC))).total_seconds())
+
+
+def excerpt(body: bytes) -> str:
+    """The start of a body on one line, for a message."""
+    text = body[:2000].decode(errors="replace")
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200]
+
+
+def parse_document(body: bytes) -> Any:
+    """The JSON of a body; raises `ValueError` where it is none or nested too deep.
+
+    ``NaN`` and ``Infinity``, which are no JSON but are met, become null.
+    """
+    try:
+        document = json.loads(body, parse_constant=lambda _: None)
+    except RecursionError:
+        raise ValueError("nested too deep to be read") from None
+    _check_depth(document)
+    return document
+
+
+def _check_depth(document: Any) -> None:
+    """Raise `ValueError` below `MAX_DEPTH` levels, where later recursion would fail."""
+    level: list[Any] = [[document]]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return
+    raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
