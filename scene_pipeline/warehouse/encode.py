@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pgpq
 import psycopg
 import pyarrow as pa
@@ -12,9 +14,8 @@ from psycopg import sql
 from scene_pipeline.scenes.schema import GEOMETRY
 from scene_pipeline.warehouse.rows import GEOMETRY_COLUMN
 
-__all__ = ["copy_rows"]
+__all__ = ["copy_rows", "encode_rows"]
 
-FOOTPRINTS = "scene_footprints"
 _ROWS_A_BATCH = 5000
 
 
@@ -23,23 +24,29 @@ def copy_rows(connection: psycopg.Connection, rows: pa.Table, *, schema: str) ->
 
     Geometry goes as plain WKB: the column's type fills in its SRID and refuses another.
     """
-    builders = {field.name: _pick_builder(field) for field in rows.schema}
-    encoder = pgpq.ArrowToPostgresBinaryEncoder.new_with_encoders(rows.schema, builders)
     names = [
         sql.Identifier(GEOMETRY_COLUMN if name == GEOMETRY.name else name)
         for name in rows.column_names
     ]
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(
-        sql.Identifier(schema, FOOTPRINTS), sql.SQL(", ").join(names)
+        sql.Identifier(schema, "scene_footprints"), sql.SQL(", ").join(names)
     )
-    # Without the context's exit an error would leave the connection hanging in COPY.
     with connection.cursor() as cursor:
+        # Without the context's exit an error would leave the connection hanging in COPY.
         with cursor.copy(statement) as copy:
-            copy.write(encoder.write_header())
-            for batch in rows.to_batches(max_chunksize=_ROWS_A_BATCH):
-                copy.write(encoder.write_batch(batch))
-            copy.write(encoder.finish())
+            for content in encode_rows(rows):
+                copy.write(content)
         return cursor.rowcount
+
+
+def encode_rows(rows: pa.Table) -> Iterator[bytes]:
+    """The content of a binary COPY, in pieces of a few thousand rows to bound the memory."""
+    builders = {field.name: _pick_builder(field) for field in rows.schema}
+    encoder = pgpq.ArrowToPostgresBinaryEncoder.new_with_encoders(rows.schema, builders)
+    yield encoder.write_header()
+    for batch in rows.to_batches(max_chunksize=_ROWS_A_BATCH):
+        yield encoder.write_batch(batch)
+    yield encoder.finish()
 
 
 def _pick_builder(field: pa.Field) -> object:

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ __all__ = ["GeoPackageWarehouse"]
 _BLOB_HEADER = struct.Struct("<2sBBi4d")
 _FLAGS = 0b0000_0011
 _KEYS_A_QUERY = 5000
+_KEYS_A_TRANSACTION = 200
 
 _DELETE = "DELETE FROM scene_footprints WHERE region = ? AND acq_date = ? AND tile = ?"
 _COUNT = "SELECT count(*) FROM scene_footprints WHERE region = ? AND acq_date = ? AND tile = ?"
@@ -105,12 +107,31 @@ class GeoPackageWarehouse:
     def replace_many(
         self, partitions: Iterable[PartitionRows]
     ) -> Iterator[Replaced | tuple[PartitionKey, Exception]]:
-        """See `Warehouse.replace_many`; a transaction a key, which costs a file little."""
-        for partition in partitions:
+        """See `Warehouse.replace_many`; a savepoint a key, and one wait for the disk for many."""
+        remaining = iter(partitions)
+        while chunk := list(islice(remaining, _KEYS_A_TRANSACTION)):
             try:
-                yield self.replace(partition)
+                with self._transaction(f"{len(chunk)} partitions of {self.region}") as connection:
+                    outcomes = [self._replace_in_savepoint(connection, one) for one in chunk]
             except ScenePipelineError as error:
-                yield partition.key, error
+                outcomes = [(partition.key, error) for partition in chunk]
+            yield from outcomes
+
+    def _replace_in_savepoint(
+        self, connection: sqlite3.Connection, partition: PartitionRows
+    ) -> Replaced | tuple[PartitionKey, Exception]:
+        began = time.perf_counter()
+        connection.execute("SAVEPOINT one_key")
+        try:
+            with self._translating(describe_place(self.region, partition.key)):
+                rows = check_rows(partition, region=self.region)
+                deleted = self._write(connection, partition, rows)
+        except ScenePipelineError as error:
+            connection.execute("ROLLBACK TO one_key")
+            return partition.key, error
+        finally:
+            connection.execute("RELEASE one_key")
+        return Replaced(partition.key, deleted, rows.num_rows, time.perf_counter() - began)
 
     def read(self, key: PartitionKey) -> pa.Table:
         """See `Warehouse.read`."""
@@ -222,10 +243,17 @@ class GeoPackageWarehouse:
 
     @contextmanager
     def _connection(self, where: str) -> Iterator[sqlite3.Connection]:
-        connection = None
-        try:
+        with self._translating(where):
             connection = sqlite3.connect(self.path, timeout=self._deadline_s, isolation_level=None)
-            yield connection
+            try:
+                yield connection
+            finally:
+                connection.close()
+
+    @contextmanager
+    def _translating(self, where: str) -> Iterator[None]:
+        try:
+            yield
         except sqlite3.OperationalError as error:
             raise WarehouseUnavailableError(
                 f"{self.path}: {error}",
@@ -239,9 +267,6 @@ class GeoPackageWarehouse:
                 where=where,
                 next_step="rebuild the partition; if the file is no GeoPackage of ours, move it",
             ) from error
-        finally:
-            if connection is not None:
-                connection.close()
 
 
 def _stored_name(column: Column) -> str:

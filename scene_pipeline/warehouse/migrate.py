@@ -10,7 +10,7 @@ from sqlalchemy.engine import URL
 from scene_pipeline.errors import MigrationError, WarehouseUnavailableError
 from scene_pipeline.warehouse.quoting import quote_name
 from scene_pipeline.warehouse.roles import Roles, apply_grants, create_roles
-from scene_pipeline.warehouse.tables import REVISION
+from scene_pipeline.warehouse.tables import REVISION, build_tables
 
 __all__ = ["migrate_warehouse"]
 
@@ -49,6 +49,8 @@ def migrate_warehouse(
             else:
                 command.upgrade(config, revision)
             if revision != "base":
+                for column in build_tables(schema).footprints.columns:
+                    connection.execute(sa.schema.SetColumnComment(column))
                 apply_grants(connection, roles, schema=schema)
     except sa.exc.OperationalError as error:
         raise WarehouseUnavailableError(

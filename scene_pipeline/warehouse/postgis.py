@@ -5,9 +5,10 @@ Why the table is right under concurrency, at READ COMMITTED:
 - An advisory lock on (schema, region, key) lets one transaction at a time replace a partition, so
   its delete sees what the other committed.
 - ``partition_versions`` refuses a lower raw version under that lock.
-- Two partitions of different days can hold one Item, when it has moved. Before it commits, each
-  transaction takes a lock of the whole region for the few milliseconds of one question: does any
-  other day hold one of my Items? Whoever is second sees the first one's rows.
+- Two partitions of different days can hold one Item, when it has moved. A transaction that brings
+  Items which its partition did not hold takes, at its end, a lock of the whole region for the few
+  milliseconds of one question: does another day hold one of my Items? Whoever is second sees the
+  rows of the first. Items that were there already have no rows elsewhere, by induction.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import hashlib
 import struct
 import time
 import weakref
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -99,9 +99,10 @@ class PostGISWarehouse:
 
         def attempt() -> int:
             with self._connection(self._writer, where) as connection:
-                deleted = self._write(connection, partition, rows)
-                self._lock(connection, None)
-                self._take_from_other_days(connection, partition.key)
+                deleted, has_newcomers = self._write(connection, partition, rows)
+                if has_newcomers:
+                    self._lock(connection, None)
+                    self._take_from_other_days(connection, partition.key)
                 return deleted
 
         deleted, waited = retry_within(self._deadline_s, attempt, where=where)
@@ -121,14 +122,15 @@ class PostGISWarehouse:
     ) -> Iterator[Replaced | tuple[PartitionKey, Exception]]:
         where = f"{len(chunk)} partitions of region {self.region}"
         outcomes: list[Replaced | tuple[PartitionKey, Exception] | None]
+        to_check: list[PartitionKey] = []
         try:
             with self._connection(self._writer, where) as connection:
-                outcomes = [self._replace_in_savepoint(connection, one) for one in chunk]
-                self._lock(connection, None)
-                for one, outcome in zip(chunk, outcomes, strict=True):
-                    if isinstance(outcome, Replaced) and self._find_moved(connection, one.key):
-                        raise _MovedMeanwhileError
-        except (psycopg.Error, sa.exc.DBAPIError, _MovedMeanwhileError):
+                outcomes = [self._replace_in_savepoint(connection, one, to_check) for one in chunk]
+                if to_check:
+                    self._lock(connection, None)
+                    if any(self._find_moved(connection, key) for key in to_check):
+                        raise _MovedItemError
+        except (psycopg.Error, sa.exc.DBAPIError, _MovedItemError):
             # The transaction is gone as a whole, whatever the reason: each key tells its own.
             outcomes = [None] * len(chunk)
         for one, outcome in zip(chunk, outcomes, strict=True):
@@ -141,16 +143,18 @@ class PostGISWarehouse:
                 yield one.key, error
 
     def _replace_in_savepoint(
-        self, connection: sa.Connection, partition: PartitionRows
+        self, connection: sa.Connection, partition: PartitionRows, to_check: list[PartitionKey]
     ) -> Replaced | tuple[PartitionKey, Exception] | None:
-        """The key's outcome if the transaction commits; None: try it again on its own."""
+        """The key's outcome if the transaction commits; None: try it again on its own.
+
+        Adds the key to ``to_check`` if it has newcomers.
+        """
         began = time.perf_counter()
         where = describe_place(self.region, partition.key)
         try:
             rows = check_rows(partition, region=self.region)
             with connection.begin_nested():
-                deleted = self._write(connection, partition, rows)
-                self._take_from_other_days(connection, partition.key)
+                deleted, has_newcomers = self._write(connection, partition, rows)
         except ScenePipelineError as error:
             return partition.key, error
         except (psycopg.Error, sa.exc.DBAPIError) as error:
@@ -160,24 +164,31 @@ class PostGISWarehouse:
             if passes_by_itself(cause):
                 return None
             return partition.key, translate_error(cause, where=where)
+        if has_newcomers:
+            to_check.append(partition.key)
         return Replaced(partition.key, deleted, rows.num_rows, time.perf_counter() - began)
 
-    def _write(self, connection: sa.Connection, partition: PartitionRows, rows: pa.Table) -> int:
-        """Lock, compare versions, delete, copy, count; returns the rows deleted."""
+    def _write(
+        self, connection: sa.Connection, partition: PartitionRows, rows: pa.Table
+    ) -> tuple[int, bool]:
+        """Lock, compare versions, delete, copy, count.
+
+        Returns how many rows were deleted, and whether the new rows hold Items that were not
+        among them: only those can have rows in another day.
+        """
         place = self._place(partition.key)
         version = {"raw_seq": partition.raw_seq, "row_count": rows.num_rows}
         self._lock(connection, partition.key)
         if connection.scalar(self._sql.store_version, {**place, **version}) is None:
             stored = connection.scalar(self._sql.read_version, place)
             refuse_older_version(int(stored or 0), partition, region=self.region)
-        deleted = connection.execute(self._sql.delete, place).rowcount
+        gone = connection.execute(self._sql.delete, place).all()
         driver = connection.connection.dbapi_connection
         assert isinstance(driver, psycopg.Connection)  # noqa: S101 - the engine is ours
         copied = copy_rows(driver, rows, schema=self.schema)
         require_count(copied, rows.num_rows, region=self.region, key=partition.key)
-        found = connection.scalar(self._sql.count, place)
-        require_count(found or 0, rows.num_rows, region=self.region, key=partition.key)
-        return deleted
+        items = zip(rows["collection"].to_pylist(), rows["item_id"].to_pylist(), strict=True)
+        return len(gone), not set(items).issubset({(row[0], row[1]) for row in gone})
 
     def _lock(self, connection: sa.Connection, key: PartitionKey | None) -> None:
         """Hold the key's lock (None: the region's) until the transaction ends."""
@@ -190,15 +201,28 @@ class PostGISWarehouse:
         return [MovedRow(*row) for row in found]
 
     def _take_from_other_days(self, connection: sa.Connection, key: PartitionKey) -> None:
-        moved = self._find_moved(connection, key)
-        refuse_older_items(moved, key, region=self.region)
-        for row in moved:
-            place = self._place(PartitionKey(row.day, row.tile))
-            item = {"in_collection": row.collection, "with_id": row.item_id}
-            connection.execute(self._sql.delete_item, {**place, **item})
-        # The other partition no longer holds what its version says; its row count shows it.
-        for other, taken in sorted(Counter(PartitionKey(r.day, r.tile) for r in moved).items()):
-            connection.execute(self._sql.subtract, {**self._place(other), "taken": taken})
+        # Again until there is none: a row that another transaction replaces meanwhile is gone
+        # when its turn comes, and its successor shows only in a new snapshot.
+        while moved := self._find_moved(connection, key):
+            refuse_older_items(moved, key, region=self.region)
+            places = sorted({PartitionKey(row.day, row.tile) for row in moved})
+            for other in places:
+                # The version first, as every writer of that partition does.
+                connection.execute(self._sql.hold_version, self._place(other))
+                taken = sum(
+                    connection.execute(
+                        self._sql.delete_item,
+                        {
+                            **self._place(other),
+                            "in_collection": row.collection,
+                            "with_id": row.item_id,
+                        },
+                    ).rowcount
+                    for row in moved
+                    if (row.day, row.tile) == (other.day, other.tile)
+                )
+                # It no longer holds what its version says; the row count shows it.
+                connection.execute(self._sql.subtract, {**self._place(other), "taken": taken})
 
     def read(self, key: PartitionKey) -> pa.Table:
         """See `Warehouse.read`."""
@@ -262,5 +286,5 @@ def lock_numbers(schema: str, region: str, key: PartitionKey | None) -> tuple[in
     return first, second
 
 
-class _MovedMeanwhileError(Exception):
-    """An Item of the batch turned up in another day, committed by another writer meanwhile."""
+class _MovedItemError(Exception):
+    """An Item of the batch has rows in another day: its key is better replaced on its own."""

@@ -32,9 +32,9 @@ class Statements:
     revision: Any
     store_version: Any
     read_version: Any
+    hold_version: Any
     subtract: Any
     delete: Any
-    count: Any
     find_moved: Any
     delete_item: Any
     read: Any
@@ -60,11 +60,13 @@ def build_statements(schema: str) -> Statements:
         revision=sa.select(tables.revision.c.version_num),
         store_version=_build_store_version(versions),
         read_version=sa.select(versions.c.raw_seq).where(_is_here(versions)),
+        hold_version=sa.select(versions.c.raw_seq).where(_is_here(versions)).with_for_update(),
         subtract=sa.update(versions)
         .where(_is_here(versions))
         .values(row_count=versions.c.row_count - sa.bindparam("taken")),
-        delete=sa.delete(footprints).where(_is_here(footprints)),
-        count=sa.select(count).select_from(footprints).where(_is_here(footprints)),
+        delete=sa.delete(footprints)
+        .where(_is_here(footprints))
+        .returning(footprints.c.collection, footprints.c.item_id),
         find_moved=_build_find_moved(footprints),
         delete_item=sa.delete(footprints).where(
             _is_here(footprints),
@@ -73,7 +75,7 @@ def build_statements(schema: str) -> Statements:
         ),
         read=sa.select(*(_read_column(footprints, column) for column in TABLE_COLUMNS))
         .where(_is_here(footprints))
-        .order_by(footprints.c.collection.collate("C"), footprints.c.item_id.collate("C")),
+        .order_by(footprints.c.collection, footprints.c.item_id),
         read_versions=_build_by_keys(versions, versions.c.raw_seq, versions.c.row_count),
         count_rows=_build_by_keys(footprints, count).group_by(
             footprints.c.acq_date, footprints.c.tile

@@ -29,6 +29,9 @@ _TYPES: dict[Any, Any] = {
     pa.list_(pa.string()): pg.ARRAY(sa.Text),
 }
 _KEY = ("region", "acq_date", "tile")
+_ITEM = ("collection", "item_id")
+# Keys are compared by bytes: a language's rules cost time and differ between servers.
+KEY_TEXT = sa.Text(collation="C")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ def _column_type(column: Column) -> Any:
         return Geometry("MULTIPOLYGON", srid=STORAGE_SRID, spatial_index=False)
     if column.name == "properties":
         return pg.JSONB()
+    if column.name in {*_KEY, *_ITEM} and column.type == pa.string():
+        return KEY_TEXT
     return _TYPES[column.type]
 
 
@@ -65,17 +70,17 @@ def build_tables(schema: str) -> Tables:
             )
             for column in TABLE_COLUMNS
         ),
-        sa.PrimaryKeyConstraint(*_KEY, "collection", "item_id", name="pk_scene_footprints"),
+        sa.PrimaryKeyConstraint(*_KEY, *_ITEM, name="pk_scene_footprints"),
         sa.Index("ix_scene_footprints_geom", GEOMETRY_COLUMN, postgresql_using="gist"),
         # The day last: whether an Item has rows of another day is answered by the index alone.
-        sa.Index("ix_scene_footprints_item", "region", "collection", "item_id", "acq_date"),
+        sa.Index("ix_scene_footprints_item", "region", *_ITEM, "acq_date"),
     )
     versions = sa.Table(
         "partition_versions",
         metadata,
-        sa.Column("region", sa.Text, nullable=False),
+        sa.Column("region", KEY_TEXT, nullable=False),
         sa.Column("acq_date", sa.Date, nullable=False),
-        sa.Column("tile", sa.Text, nullable=False),
+        sa.Column("tile", KEY_TEXT, nullable=False),
         sa.Column("raw_seq", sa.BigInteger, nullable=False, comment="raw version stored"),
         sa.Column("row_count", sa.BigInteger, nullable=False, comment="rows stored; may be 0"),
         sa.Column(

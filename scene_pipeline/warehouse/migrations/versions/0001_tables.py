@@ -24,14 +24,14 @@ _AUTOVACUUM = {
 
 def upgrade() -> None:
     schema = context.config.attributes["schema"]
-    instant = sa.DateTime(timezone=True)
+    instant, key_text = sa.DateTime(timezone=True), sa.Text(collation="C")
     op.create_table(
         "scene_footprints",
-        sa.Column("region", sa.Text, nullable=False),
-        sa.Column("tile", sa.Text, nullable=False),
+        sa.Column("region", key_text, nullable=False),
+        sa.Column("tile", key_text, nullable=False),
         sa.Column("acq_date", sa.Date, nullable=False),
-        sa.Column("collection", sa.Text, nullable=False),
-        sa.Column("item_id", sa.Text, nullable=False),
+        sa.Column("collection", key_text, nullable=False),
+        sa.Column("item_id", key_text, nullable=False),
         sa.Column("acquired_at", instant, nullable=False),
         sa.Column("start_at", instant),
         sa.Column("end_at", instant),
@@ -66,9 +66,9 @@ def upgrade() -> None:
     )  # fmt: skip
     op.create_table(
         "partition_versions",
-        sa.Column("region", sa.Text, nullable=False),
+        sa.Column("region", key_text, nullable=False),
         sa.Column("acq_date", sa.Date, nullable=False),
-        sa.Column("tile", sa.Text, nullable=False),
+        sa.Column("tile", key_text, nullable=False),
         sa.Column("raw_seq", sa.BigInteger, nullable=False),
         sa.Column("row_count", sa.BigInteger, nullable=False),
         sa.Column("replaced_at", instant, nullable=False, server_default=sa.func.now()),
