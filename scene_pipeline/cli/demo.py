@@ -64,28 +64,24 @@ class _Tour:
 
     def run(self) -> dict[str, Any]:
         """Every step; the document that `show` prints."""
-        from scene_pipeline.backfill.assets import FOOTPRINTS, TABLE
         from scene_pipeline.backfill.key_states import Site
-        from scene_pipeline.backfill.local import end_dead_local_plans
         from scene_pipeline.cli.ingest import read_streams
         from scene_pipeline.defs.build import build_definitions
         from scene_pipeline.defs.home import open_instance
 
         pipeline = self._pipeline
-        with self._doing("Dagster home and definitions"):
+        with self._doing("definitions: assets, jobs, schedules, sensor"):
             definitions = build_definitions(pipeline.settings)
-        with open_instance(pipeline.settings) as instance:
-            with self._doing("ingest from the simulator"):
+        with self._doing("Dagster home"):
+            instance = open_instance(pipeline.settings)
+        with instance:
+            with self._doing("ingest from the simulator, and the frontier"):
                 report, _ = read_streams(self._console, pipeline, instance)
             last = pipeline.last_covered_day()
             site = Site(instance, pipeline.state, pipeline.definition)
-            end_dead_local_plans(site)
-            planned = {
-                asset.name: self._run_wave(site, definitions, asset, last)
-                for asset in (FOOTPRINTS, TABLE)
-            }
+            planned = self._launch(site, definitions, last)
             planned["daily_coverage"] = self._cover(instance, definitions, last)
-            states = self._count_states(site, FOOTPRINTS, last)
+            states = self._count_states(site, last)
         return self._document(report, planned, states, last)
 
     @contextmanager
@@ -95,35 +91,34 @@ class _Tour:
         yield
         self._console.note(f"  {self._step}. {what:<44}{time.monotonic() - started:6.1f} s")
 
-    def _run_wave(
-        self, site: Site, definitions: dg.Definitions, asset: TrackedAsset, last: date | None
-    ) -> int:
-        """Plan what is missing or changed, run it here, and return how many keys that were."""
-        from scene_pipeline.backfill.assets import choose_policy
-        from scene_pipeline.backfill.launch import new_launch_id, reserve_keys
-        from scene_pipeline.backfill.local import execute_plan
-        from scene_pipeline.backfill.plan_store import launcher_here
+    def _launch(self, site: Site, definitions: dg.Definitions, last: date | None) -> dict[str, int]:
+        """Plan what is missing or changed, and run it here; how many keys of each asset."""
+        from scene_pipeline.backfill.assets import WAVES, choose_policy
         from scene_pipeline.backfill.selection import Selection
+        from scene_pipeline.backfill.waves import LocalExecutor, launch_waves
 
         if last is None:
-            return 0
-        with self._doing(f"{asset.name}: what is missing, and only that"):
-            stored, choice = reserve_keys(
+            return {}
+        keys = list(site.definition.iter_window(site.definition.start, last))
+        policies = self._pipeline.settings.policies
+        with (
+            self._doing("files, then the table: what is missing, no more"),
+            self._console.progress("partitions", total=len(WAVES) * len(keys)) as advance,
+        ):
+
+            def follow(asset: TrackedAsset, done: int, of: int, text: str) -> None:
+                del of
+                advance(len(keys) * (asset.wave - 1) + done, text)
+
+            waves = launch_waves(
                 site,
-                asset,
-                choose_policy(asset, self._pipeline.settings.policies),
-                keys=list(site.definition.iter_window(site.definition.start, last)),
+                LocalExecutor(definitions.resolve_job_def),
+                policies={asset: choose_policy(asset, policies) for asset in WAVES},
+                keys=dict.fromkeys(WAVES, keys),
                 selection=Selection(),
-                launcher=launcher_here("local"),
-                launch_id=new_launch_id(),
-                now=datetime.now(UTC),
+                advance=follow,
             )
-            if stored is not None:
-                with self._console.progress(asset.name, total=len(choice.chosen)) as advance:
-                    execute_plan(
-                        site, stored, find_job=definitions.resolve_job_def, advance=advance
-                    )
-        return len(choice.chosen)
+        return {wave.asset.name: len(wave.choice.chosen) for wave in waves}
 
     def _cover(
         self, instance: dg.DagsterInstance, definitions: dg.Definitions, last: date | None
@@ -148,7 +143,8 @@ class _Tour:
         return len(days)
 
     @staticmethod
-    def _count_states(site: Site, asset: TrackedAsset, last: date | None) -> Counter[str]:
+    def _count_states(site: Site, last: date | None) -> Counter[str]:
+        from scene_pipeline.backfill.assets import FOOTPRINTS
         from scene_pipeline.backfill.key_states import read_key_states
 
         if last is None:
@@ -157,7 +153,7 @@ class _Tour:
             site.instance,
             site.engine,
             site.definition,
-            asset,
+            FOOTPRINTS,
             keys=site.definition.iter_window(site.definition.start, last),
             now=datetime.now(UTC),
         )
@@ -209,8 +205,8 @@ class _Tour:
         line = self._console.line
         line()
         show_round(self._console, document["ingest"])
-        for reason, count in document["quarantined"].items():
-            line(f"quarantine: {count} Items, {reason} (scene-pipeline quarantine list)")
+        waiting = sum(document["quarantined"].values())
+        line(f"in quarantine: {waiting} Items (scene-pipeline quarantine list)")
         line()
         planned = ", ".join(f"{name} {count}" for name, count in document["planned"].items())
         line(f"planned now: {planned}")

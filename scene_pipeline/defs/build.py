@@ -23,6 +23,7 @@ from scene_pipeline.defs.jobs import build_daily_job, build_plain_jobs, build_po
 from scene_pipeline.defs.partitions import warn_of_size
 from scene_pipeline.defs.pipeline import Pipeline
 from scene_pipeline.defs.schedules import DAYS_A_RUN, build_schedules
+from scene_pipeline.defs.sensors import build_scenes_sensor
 from scene_pipeline.settings import Settings
 
 __all__ = ["build_definitions"]
@@ -50,6 +51,8 @@ def _build(settings: Settings) -> dg.Definitions:
     frontier = build_frontier(pipeline)
     footprint_checks = build_footprint_checks(pipeline)
     table_check = build_table_check(pipeline)
+    policy_jobs = build_policy_jobs(footprints, footprint_checks, policies, resources=resources)
+    plain_jobs = build_plain_jobs(frontier, table, coverage)
     batch = policies["batched"].max_keys
     return dg.Definitions(
         assets=[
@@ -65,9 +68,12 @@ def _build(settings: Settings) -> dg.Definitions:
         resources=resources,
         executor=dg.in_process_executor,
         jobs=[
-            *build_policy_jobs(footprints, footprint_checks, policies, resources=resources),
+            *policy_jobs,
             build_daily_job([footprints, table], [footprint_checks, table_check], resources),
-            *build_plain_jobs(frontier, table, coverage),
+            *plain_jobs.values(),
         ],
         schedules=build_schedules(pipeline),
+        sensors=[
+            build_scenes_sensor(pipeline, jobs=[*policy_jobs, plain_jobs["footprint_table_job"]])
+        ],
     )

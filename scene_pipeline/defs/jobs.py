@@ -63,8 +63,8 @@ def build_daily_job(
 
 def build_plain_jobs(
     frontier: dg.AssetsDefinition, table: dg.AssetsDefinition, coverage: dg.AssetsDefinition
-) -> list[Any]:
-    """Jobs of one asset each, under its own policy."""
+) -> dict[str, Any]:
+    """Jobs of one asset each, under its own policy, by name."""
     nothing = dg.AssetSelection.checks()
     described = {
         "ingest_job": (frontier, "One round of ingest over every stream, then the frontier."),
@@ -74,14 +74,14 @@ def build_plain_jobs(
         ),
         "coverage_job": (coverage, "`daily_coverage` of one day, with its map."),
     }
-    return [
-        dg.define_asset_job(
+    return {
+        name: dg.define_asset_job(
             name,
             selection=dg.AssetSelection.assets(asset.key) - nothing,
             description=description,
         )
         for name, (asset, description) in described.items()
-    ]
+    }
 
 
 def _resolve_apart(
