@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +19,7 @@ from typing import IO, Any
 
 from scene_pipeline.errors import SourceUnavailableError, TokenExpiredError
 from scene_pipeline.ingest.bounds import Bound
+from scene_pipeline.ingest.http_parse import parse_document
 from scene_pipeline.ingest.sources.base import (
     FOREIGN_CHARS,
     Declaration,
@@ -122,7 +124,7 @@ class Archive:
                 else:
                     with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
                         yield from _read_lines(lines)
-            except (OSError, EOFError) as error:
+            except (OSError, EOFError, ValueError, zlib.error) as error:
                 raise _unreadable(file, error) from error
 
 
@@ -153,7 +155,7 @@ def _read_document(file: Path) -> Iterator[Member]:
 
 def _parse_member(text: bytes) -> Member:
     try:
-        member = json.loads(text)
-    except (ValueError, RecursionError):
+        member = parse_document(text)
+    except ValueError:
         member = None
     return member if isinstance(member, dict) else text.decode(errors="replace")

@@ -66,5 +66,9 @@ def _restore(value: Any) -> Any:
         aware = value if value.tzinfo else value.replace(tzinfo=UTC)
         return aware.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, bytes):
-        return json.loads(shapely.to_geojson(shapely.from_wkb(value)))
+        try:
+            return json.loads(shapely.to_geojson(shapely.from_wkb(value)))
+        except shapely.errors.ShapelyError:
+            # For the parser to refuse: one bad row does not stop the file.
+            return {"type": "WKB", "coordinates": value[:32].hex()}
     return value
