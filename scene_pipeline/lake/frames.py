@@ -9,10 +9,13 @@ import pyarrow as pa
 import shapely
 
 from scene_pipeline.errors import DataError
+from scene_pipeline.scenes.partition import build_bbox
+from scene_pipeline.scenes.polygons import MULTIPOLYGON
 from scene_pipeline.scenes.schema import (
+    BBOX,
+    GEOMETRY,
     SCENE_COLUMNS,
     STORAGE_SRID,
-    Column,
     arrow_schema,
 )
 
@@ -22,57 +25,60 @@ if TYPE_CHECKING:
 __all__ = ["from_geopandas", "to_geopandas"]
 
 
-@lru_cache(maxsize=4)
-def _crs(srid: int) -> Any:
+@lru_cache(maxsize=1)
+def _crs() -> Any:
+    """Parsing it anew costs more than reading a small file."""
     import pyproj
 
-    return pyproj.CRS.from_epsg(srid)
+    return pyproj.CRS.from_epsg(STORAGE_SRID)
 
 
 def to_geopandas(table: pa.Table) -> gpd.GeoDataFrame:
-    """A GeoDataFrame in EPSG:3857 with the table's columns; ``bbox`` stays behind.
+    """A GeoDataFrame in EPSG:3857 with the table's columns but ``bbox``, which is a file's index.
 
-    Nulls stay missing, instants stay UTC microseconds, ``acq_date`` is a `datetime.date`.
+    Types follow the schema, also in an empty table: texts are pandas' own text type, instants UTC
+    microseconds, ``acq_date`` objects of `datetime.date`, ``repairs`` arrays; null is missing.
     """
     import geopandas as gpd
 
     plain = table.drop_columns([n for n in ("geometry", "bbox") if n in table.column_names])
-    frame = plain.to_pandas()
-    geometry = shapely.from_wkb(table["geometry"].to_numpy(zero_copy_only=False))
-    return gpd.GeoDataFrame(frame, geometry=geometry, crs=_crs(STORAGE_SRID))
+    shapes = shapely.from_wkb(table["geometry"].to_numpy(zero_copy_only=False))
+    geometry = gpd.array.GeometryArray(shapes, crs=_crs())
+    return gpd.GeoDataFrame(plain.to_pandas(), geometry=geometry, copy=False)
 
 
-def from_geopandas(
-    frame: gpd.GeoDataFrame, *, columns: tuple[Column, ...] = SCENE_COLUMNS
-) -> pa.Table:
-    """The table of a frame that has the schema's columns; ``bbox`` is computed.
+def from_geopandas(frame: gpd.GeoDataFrame) -> pa.Table:
+    """The table (`SCENE_COLUMNS`) of a frame that has these columns; ``bbox`` is computed.
 
-    Raises `DataError` for no CRS or another than EPSG:3857, a missing column, a type that does
-    not fit, a null or non-MultiPolygon geometry.
+    Raises `DataError` for a CRS other than EPSG:3857 or none, a missing column, a type that does
+    not fit, a geometry that is null, empty or no MultiPolygon, heights.
     """
-    if frame.crs is None or frame.crs != _crs(STORAGE_SRID):
+    import pandas as pd
+
+    if frame.crs != _crs():
         raise DataError(
-            f"the frame's CRS is {frame.crs and frame.crs.to_string()}, not EPSG:{STORAGE_SRID}",
+            f"the frame's CRS is {frame.crs.to_string() if frame.crs else 'unknown'}, "
+            f"not EPSG:{STORAGE_SRID}",
             next_step=f"set it, or reproject with to_crs({STORAGE_SRID})",
         )
-    geometry = frame.geometry.to_numpy()
-    if not (shapely.get_type_id(geometry) == 6).all():
-        raise DataError("a geometry is null or not a MultiPolygon")
-    bounds = shapely.bounds(geometry)
-    schema = arrow_schema(columns)
-    arrays = []
+    shapes = frame.geometry.to_numpy()
+    unfit = (shapely.get_type_id(shapes) != MULTIPOLYGON) | shapely.is_empty(shapes)
+    unfit |= shapely.has_z(shapes)
+    if unfit.any():
+        raise DataError(
+            f"{unfit.sum()} geometries are null, empty, with heights or no MultiPolygon"
+        )
+    schema = arrow_schema(SCENE_COLUMNS)
+    made = {GEOMETRY.name, BBOX.name}
     try:
-        for field in schema:
-            if field.name == "geometry":
-                arrays.append(pa.array(shapely.to_wkb(geometry), field.type))
-            elif field.name == "bbox":
-                arrays.append(
-                    pa.StructArray.from_arrays(
-                        [pa.array(b) for b in bounds.T], fields=list(field.type)
-                    )
-                )
-            else:
-                arrays.append(pa.Array.from_pandas(frame[field.name], type=field.type))
-        return pa.Table.from_arrays(arrays, schema=schema)
+        plain = pa.Table.from_pandas(
+            pd.DataFrame(frame.drop(columns=frame.geometry.name)),
+            schema=pa.schema([field for field in schema if field.name not in made]),
+            preserve_index=False,
+        )
     except (KeyError, pa.ArrowException) as error:
         raise DataError(f"the frame does not fit the schema: {error}") from None
+    return pa.table(
+        [*plain.columns, pa.array(shapely.to_wkb(shapes), GEOMETRY.type), build_bbox(shapes)],
+        schema=schema,
+    )

@@ -7,6 +7,7 @@ https://geoparquet.org/releases/v1.1.0/. The footer carries, beside ``geo``, the
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from scene_pipeline.errors import LakeFileError
+from scene_pipeline.errors import DataError, LakeFileError
 from scene_pipeline.scenes.schema import (
     RAW_COLUMNS,
     SCENE_COLUMNS,
@@ -34,23 +35,33 @@ __all__ = [
 ]
 
 FileKind = Literal["partition", "segment"]
+Box = tuple[float, float, float, float]
 
 _COLUMNS: dict[str, tuple[Column, ...]] = {"partition": SCENE_COLUMNS, "segment": RAW_COLUMNS}
 _CRS: dict[str, str] = {"partition": "EPSG:3857", "segment": "OGC:CRS84"}
 _OWN_KEY = b"scene_pipeline"
-ROW_GROUP_ROWS = 8192
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 # Few values in many rows: a dictionary is smaller and costs little. Elsewhere it is built in vain.
 _DICTIONARIES = (
     "region",
     "tile",
+    "acq_date",
     "collection",
     "platform",
     "constellation",
     "grid_code",
+    "gsd_m",
+    "cloud_cover_pct",
     "processing_baseline",
+    "raw_seq",
     "repairs.list.element",
 )
+# Least and greatest of these would be as long as a row and prune nothing.
+_WITHOUT_STATISTICS = {"properties", "item", "geometry", "repairs"}
+# Small enough that a box in a big partition skips most of it, not so small that footers grow.
+_ROW_GROUP_ROWS = 16_384
+_ZSTD_LEVEL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +76,55 @@ class FileInfo:
 
 
 def encode_geoparquet(table: pa.Table, info: FileInfo) -> bytes:
-    """The bytes of a GeoParquet 1.1 file; ``table`` has the columns of its kind exactly."""
-    columns = _COLUMNS[info.kind]
-    schema = arrow_schema(columns)
-    if not table.schema.equals(schema):
-        table = table.select(schema.names).cast(schema)
+    """The bytes of a GeoParquet 1.1 file.
+
+    ``table`` has the columns of its kind, rows in the order to keep. Raises `DataError` where a
+    column is missing, does not fit its type, or is null where the schema forbids it.
+    """
+    schema = arrow_schema(_COLUMNS[info.kind])
+    table = _fit(table, schema)
     metadata = {
-        b"geo": json.dumps(_geo_metadata(info.kind, table)).encode(),
-        _OWN_KEY: json.dumps(asdict(info)).encode(),
+        b"geo": json.dumps(_geo_metadata(info.kind, table), separators=(",", ":")),
+        _OWN_KEY: json.dumps(asdict(info), separators=(",", ":")),
     }
+    # Row groups of one size: a remainder of few rows would cost a reader as much as a whole one.
+    groups = max(1, round(table.num_rows / _ROW_GROUP_ROWS))
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
+    pq.write_table(
+        table.replace_schema_metadata(metadata),
         sink,
-        schema.with_metadata(metadata),
+        row_group_size=max(1, math.ceil(table.num_rows / groups)),
         compression="zstd",
-        use_dictionary=[c for c in _DICTIONARIES if c.partition(".")[0] in schema.names],
-        write_statistics=True,
-    ) as writer:
-        writer.write_table(table.replace_schema_metadata(metadata), row_group_size=ROW_GROUP_ROWS)
+        compression_level=_ZSTD_LEVEL,
+        use_dictionary=[name for name in _DICTIONARIES if name.partition(".")[0] in schema.names],
+        write_statistics=_statistics_of(schema),
+    )
     content: bytes = sink.getvalue().to_pybytes()
     return content
+
+
+def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    try:
+        fitted = table.select(schema.names)
+        if not fitted.schema.equals(schema):
+            fitted = fitted.cast(schema)
+    except (KeyError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"the rows do not fit the schema: {error}") from None
+    for field, column in zip(schema, fitted.columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise DataError(f"column {field.name} has {column.null_count} null(s)")
+    return fitted
+
+
+@lru_cache(maxsize=2)
+def _statistics_of(schema: pa.Schema) -> list[str]:
+    """The leaf columns whose least and greatest value are kept for each row group."""
+    names = [field.name for field in schema if field.name not in _WITHOUT_STATISTICS]
+    return [
+        leaf
+        for name in names
+        for leaf in ([f"bbox.{side}" for side in _SIDES] if name == "bbox" else [name])
+    ]
 
 
 @lru_cache(maxsize=2)
@@ -103,13 +143,12 @@ def _geo_metadata(kind: FileKind, table: pa.Table) -> dict[str, Any]:
         "edges": "planar",
     }
     if kind == "partition":
-        sides = ("xmin", "ymin", "xmax", "ymax")
-        geometry["covering"] = {"bbox": {side: ["bbox", side] for side in sides}}
+        geometry["covering"] = {"bbox": {side: ["bbox", side] for side in _SIDES}}
         if table.num_rows:
             box = table["bbox"].combine_chunks()
             geometry["bbox"] = [
                 (pc.min if side.endswith("min") else pc.max)(box.field(side)).as_py()
-                for side in sides
+                for side in _SIDES
             ]
     return {"version": "1.1.0", "primary_column": "geometry", "columns": {"geometry": geometry}}
 
@@ -156,11 +195,13 @@ def decode_geoparquet(
     where: str,
     kind: FileKind = "partition",
     columns: Sequence[str] | None = None,
+    boxes: Sequence[Box] | None = None,
 ) -> tuple[FileInfo, pa.Table]:
-    """Rows (all columns of the kind, or ``columns``) and what the file is.
+    """What the file is, and its rows: all columns of the kind or ``columns``, in the file's order.
 
-    Raises `LakeFileError` naming ``where``: not Parquet, damaged, not ours, another kind or
-    schema.
+    ``boxes`` (EPSG:3857 metres) keeps the rows whose bbox meets one of them, borders included,
+    and reads only the row groups that can hold such rows. Raises `LakeFileError` naming
+    ``where``: not Parquet, damaged, not ours, another kind or schema.
     """
     info, file = _open(content, where)
     if info.kind != kind:
@@ -168,8 +209,40 @@ def decode_geoparquet(
     schema = arrow_schema(_COLUMNS[kind])
     if not file.schema_arrow.equals(schema, check_metadata=False):
         raise _refuse("its columns are not those of the schema", where)
+    names = schema.names if columns is None else list(columns)
     try:
-        table = file.read(columns=list(columns) if columns is not None else None, use_threads=False)
-    except pa.ArrowException as error:
+        if boxes is None:
+            table = file.read(columns=names, use_threads=False)
+        else:
+            groups = _find_groups(file, boxes)
+            table = file.read_row_groups(groups, columns=[*names, "bbox"], use_threads=False)
+            table = table.filter(_meets(boxes)).select(names)
+    except (OSError, pa.ArrowException) as error:
         raise _refuse(f"damaged: {error}", where) from None
     return info, table.replace_schema_metadata(None)
+
+
+def _meets(boxes: Sequence[Box]) -> pc.Expression:
+    """Rows whose bbox meets one of the boxes."""
+    xmin, ymin, xmax, ymax = (pc.field("bbox", side) for side in _SIDES)
+    found = pc.scalar(False)
+    for box in boxes:
+        found |= (xmin <= box[2]) & (xmax >= box[0]) & (ymin <= box[3]) & (ymax >= box[1])
+    return found
+
+
+def _find_groups(file: pq.ParquetFile, boxes: Sequence[Box]) -> list[int]:
+    """Row groups whose statistics do not rule out a row that meets one of the boxes."""
+    paths = [file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)]
+    leaves = [paths.index(f"bbox.{side}") for side in _SIDES]
+    found = []
+    for group in range(file.metadata.num_row_groups):
+        xmin, ymin, xmax, ymax = (
+            file.metadata.row_group(group).column(leaf).statistics for leaf in leaves
+        )
+        if None in (xmin, ymin, xmax, ymax) or any(
+            xmin.min <= box[2] and xmax.max >= box[0] and ymin.min <= box[3] and ymax.max >= box[1]
+            for box in boxes
+        ):
+            found.append(group)
+    return found

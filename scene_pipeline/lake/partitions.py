@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from typing import Literal
 
 import pyarrow as pa
 
 from scene_pipeline.errors import LakeFileError, StaleVersionError
 from scene_pipeline.lake.geoparquet import (
+    Box,
     FileInfo,
     decode_geoparquet,
     encode_geoparquet,
@@ -19,6 +22,7 @@ from scene_pipeline.lake.geoparquet import (
 )
 from scene_pipeline.lake.layout import partition_path
 from scene_pipeline.lake.store import ObjectStore
+from scene_pipeline.scenes.grid import Area, project_area
 from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.scenes.rows import PartitionRows
 from scene_pipeline.scenes.schema import SCENE_COLUMNS, arrow_schema
@@ -49,11 +53,15 @@ class StoredVersion:
 
 
 class PartitionLake:
-    """Reads and replaces the partitions of ``region``, whole or not at all."""
+    """Reads and replaces the partitions of ``region``, whole or not at all.
 
-    def __init__(self, store: ObjectStore, region: str) -> None:
+    ``threads`` read at once where many keys are asked for: it hides the store's latency.
+    """
+
+    def __init__(self, store: ObjectStore, region: str, *, threads: int = 1) -> None:
         self.store = store
         self.region = region
+        self.threads = threads
 
     def path(self, key: PartitionKey) -> str:
         """The partition's path in the store."""
@@ -81,14 +89,10 @@ class PartitionLake:
 
     def read(self, key: PartitionKey, *, columns: Sequence[str] | None = None) -> PartitionRows:
         """The partition; raises `LakeFileError` where it is missing, foreign or another key's."""
-        path = self.path(key)
-        where = self.store.address(path)
-        try:
-            content = self.store.read(path)
-        except FileNotFoundError:
-            raise _missing([key], self.region) from None
-        info, rows = decode_geoparquet(content, where=where, columns=columns)
-        return PartitionRows(key, rows, self._check(info, key, where))
+        found = self._read(key, columns=columns)
+        if found is None:
+            raise _missing([key], self.region)
+        return found
 
     def read_version(self, key: PartitionKey) -> StoredVersion | None:
         """What is stored of ``key``, or None; reads the footer alone."""
@@ -111,27 +115,45 @@ class PartitionLake:
         *,
         missing: Literal["fail", "skip"] = "fail",
         columns: Sequence[str] | None = None,
+        area: Area | None = None,
     ) -> pa.Table:
-        """The rows of many keys as one table, in the order of ``keys``."""
-        tables = []
-        absent = []
-        for key in keys:
-            path = self.path(key)
-            try:
-                content = self.store.read(path)
-            except FileNotFoundError:
-                absent.append(key)
-                continue
-            where = self.store.address(path)
-            info, rows = decode_geoparquet(content, where=where, columns=columns)
-            self._check(info, key, where)
-            tables.append(rows)
+        """The rows of many keys as one table, in the order of ``keys``.
+
+        ``area`` keeps the pieces whose bbox meets it: (west, south, east, north) in lon/lat
+        degrees, west > east crosses the antimeridian. Raises `LakeFileError` naming the keys
+        without a file, unless they are skipped.
+        """
+        boxes = None if area is None else project_area(area)
+        read = partial(self._read, columns=columns, boxes=boxes)
+        if self.threads > 1 and len(keys) > 1:
+            with ThreadPoolExecutor(self.threads) as pool:
+                found = list(pool.map(read, keys))
+        else:
+            found = [read(key) for key in keys]
+        absent = [key for key, partition in zip(keys, found, strict=True) if partition is None]
         if absent and missing == "fail":
             raise _missing(absent, self.region)
+        tables = [partition.rows for partition in found if partition is not None]
         if not tables:
             empty = arrow_schema(SCENE_COLUMNS).empty_table()
             return empty if columns is None else empty.select(list(columns))
         return pa.concat_tables(tables)
+
+    def _read(
+        self,
+        key: PartitionKey,
+        *,
+        columns: Sequence[str] | None = None,
+        boxes: Sequence[Box] | None = None,
+    ) -> PartitionRows | None:
+        path = self.path(key)
+        try:
+            content = self.store.read(path)
+        except FileNotFoundError:
+            return None
+        where = self.store.address(path)
+        info, rows = decode_geoparquet(content, where=where, columns=columns, boxes=boxes)
+        return PartitionRows(key, rows, self._check(info, key, where))
 
     def delete(self, key: PartitionKey) -> None:
         """Remove the partition's file; absent is fine."""

@@ -12,10 +12,11 @@ import numpy as np
 import shapely
 
 from scene_pipeline.errors import InvalidKeyError, SettingsError
+from scene_pipeline.scenes import mercator
 from scene_pipeline.scenes.footprint import cut_to_boxes, project_footprints, repair_footprints
 from scene_pipeline.scenes.mercator import MAX_LATITUDE, RADIUS_M
 
-__all__ = ["Area", "TileGrid", "WebMercatorGrid", "read_area"]
+__all__ = ["Area", "TileGrid", "WebMercatorGrid", "project_area", "read_area"]
 
 # (west, south, east, north) in lon/lat degrees; west > east crosses the antimeridian.
 Area = tuple[float, float, float, float]
@@ -130,6 +131,19 @@ def _snap(position: float) -> float:
 
 def _clamp(lat: float) -> float:
     return max(-MAX_LATITUDE, min(MAX_LATITUDE, lat))
+
+
+def project_area(area: Area) -> list[tuple[float, float, float, float]]:
+    """The one box of an area in EPSG:3857, or the two of one that crosses the antimeridian."""
+    west, south, east, north = area
+    spans = [(west, east)] if west <= east else [(west, 180.0), (-180.0, east)]
+    boxes = []
+    for left, right in spans:
+        (xmin, ymin), (xmax, ymax) = mercator.project(
+            [(left, max(south, -MAX_LATITUDE)), (right, min(north, MAX_LATITUDE))]
+        ).tolist()
+        boxes.append((xmin, ymin, xmax, ymax))
+    return boxes
 
 
 def read_area(area: Area | Path | str) -> Area:

@@ -19,7 +19,7 @@ from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.scenes.mercator import ground_area_m2
 from scene_pipeline.scenes.schema import BBOX, GEOMETRY, SCENE_COLUMNS, arrow_schema
 
-__all__ = ["BuiltPartition", "build_partition", "empty_partition"]
+__all__ = ["BuiltPartition", "build_bbox", "build_partition", "empty_partition"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,8 @@ class BuiltPartition:
     bounds: tuple[float, float, float, float] | None
 
 
-def empty_partition(*, key: PartitionKey, region: str, raw_seq: int) -> BuiltPartition:
+def empty_partition() -> BuiltPartition:
     """A partition in which no scene was acquired: no rows, every column with its type."""
-    del key, region, raw_seq
     counts = {"scenes": 0, "rows": 0, "repaired": 0, "outside": 0}
     return BuiltPartition(arrow_schema(SCENE_COLUMNS).empty_table(), MappingProxyType(counts), None)
 
@@ -53,61 +52,57 @@ def build_partition(
     Item twice, or a footprint that ingest would have refused.
     """
     if raw.num_rows == 0:
-        return empty_partition(key=key, region=region, raw_seq=raw_seq)
+        return empty_partition()
     _check_scenes(raw, key)
     repaired = repair_and_project(shapely.from_wkb(raw["geometry"].to_numpy(zero_copy_only=False)))
     for row, reason in enumerate(repaired.reasons):
         if reason is not None:
             raise _fault(raw, row, key, f"its footprint cannot be used: {reason}")
-    whole = repaired.geometry
-    pieces = cut_to_boxes(whole, shapely.box(*grid.bounds(key.tile)))
-
-    kept = np.flatnonzero(~shapely.is_missing(pieces))
-    bounds = shapely.bounds(pieces[kept])
-    kept = kept[_curve_order(bounds, grid.bounds(key.tile), raw, kept)]
-    pieces = pieces[kept]
-    bounds = shapely.bounds(pieces)
-    repairs = [repaired.repairs[row] for row in kept]
+    tile = grid.bounds(key.tile)
+    pieces = cut_to_boxes(repaired.geometry, shapely.box(*tile))
+    order = _curve_order(raw, shapely.bounds(pieces), tile)
+    pieces = pieces[order]
+    repairs = [repaired.repairs[row] for row in order]
     made: dict[str, Any] = {
-        "region": pa.repeat(region, len(kept)),
-        "tile": pa.repeat(key.tile, len(kept)),
+        "region": pa.repeat(region, len(order)),
+        "tile": pa.repeat(key.tile, len(order)),
         "repairs": pa.array(repairs, pa.list_(pa.string())),
-        "area_share": ground_area_m2(pieces) / ground_area_m2(whole[kept]),
-        "raw_seq": pa.repeat(pa.scalar(raw_seq, pa.int64()), len(kept)),
+        "area_share": ground_area_m2(pieces) / ground_area_m2(repaired.geometry[order]),
+        "raw_seq": pa.repeat(pa.scalar(raw_seq, pa.int64()), len(order)),
         "geometry": pa.array(shapely.to_wkb(pieces), GEOMETRY.type),
-        "bbox": pa.StructArray.from_arrays([pa.array(b) for b in bounds.T], fields=list(BBOX.type)),
+        "bbox": build_bbox(pieces),
     }
-    taken = raw.take(pa.array(kept))
+    taken = raw.select([c.name for c in SCENE_COLUMNS if c.name not in made]).take(order)
     rows = pa.table(
         [made[c.name] if c.name in made else taken[c.name] for c in SCENE_COLUMNS],
         schema=arrow_schema(SCENE_COLUMNS),
     )
     counts = {
         "scenes": raw.num_rows,
-        "rows": len(kept),
+        "rows": len(order),
         "repaired": sum(map(bool, repairs)),
-        "outside": raw.num_rows - len(kept),
+        "outside": raw.num_rows - len(order),
     }
-    total = None
-    if len(kept):
-        low, high = bounds[:, :2].min(axis=0), bounds[:, 2:].max(axis=0)
-        total = (float(low[0]), float(low[1]), float(high[0]), float(high[1]))
+    total = tuple(shapely.total_bounds(pieces).tolist()) if len(order) else None
     return BuiltPartition(rows, MappingProxyType(counts), total)
 
 
+def build_bbox(pieces: Any) -> pa.StructArray:
+    """The covering column of an array of pieces."""
+    sides = shapely.bounds(pieces).reshape(-1, 4).T
+    return pa.StructArray.from_arrays([pa.array(side) for side in sides], fields=list(BBOX.type))
+
+
 def _check_scenes(raw: pa.Table, key: PartitionKey) -> None:
-    elsewhere = pc.not_equal(raw["acq_date"], pa.scalar(key.day, pa.date32()))
-    if pc.any(elsewhere).as_py():
-        raise _fault(raw, pc.index(elsewhere, True).as_py(), key, "it was acquired on another day")
-    names = raw.select(["collection", "item_id"]).group_by(["collection", "item_id"])
-    if names.aggregate([]).num_rows < raw.num_rows:
-        seen: set[tuple[str, str]] = set()
-        for row, name in enumerate(
-            zip(raw["collection"].to_pylist(), raw["item_id"].to_pylist(), strict=True)
-        ):
-            if name in seen:
-                raise _fault(raw, row, key, "it is there twice")
-            seen.add(name)
+    for row, day in enumerate(raw["acq_date"].to_pylist()):
+        if day != key.day:
+            raise _fault(raw, row, key, f"it was acquired on another day, {day}")
+    seen: set[tuple[str, str]] = set()
+    names = zip(raw["collection"].to_pylist(), raw["item_id"].to_pylist(), strict=True)
+    for row, name in enumerate(names):
+        if name in seen:
+            raise _fault(raw, row, key, "it is there twice")
+        seen.add(name)
 
 
 def _fault(raw: pa.Table, row: int, key: PartitionKey, what: str) -> DataError:
@@ -119,21 +114,19 @@ def _fault(raw: pa.Table, row: int, key: PartitionKey, what: str) -> DataError:
     )
 
 
-def _curve_order(bounds: Any, tile: tuple[float, ...], raw: pa.Table, kept: Any) -> Any:
-    """Positions sorted along a Z-order curve of the pieces' centres, ties by Collection and id.
+def _curve_order(raw: pa.Table, bounds: Any, tile: tuple[float, ...]) -> Any:
+    """Rows that have a piece, along a Z-order curve of the pieces' centres, then by name.
 
     Neighbours on the ground come to share row groups, whose statistics then prune.
     """
-    size = np.array([tile[2] - tile[0], tile[3] - tile[1]])
-    centres = ((bounds[:, :2] + bounds[:, 2:]) / 2 - tile[:2]) / size
-    cells = np.clip(centres * 2**16, 0, 2**16 - 1).astype(np.uint64)
+    kept = np.flatnonzero(~np.isnan(bounds[:, 0]))
+    low, high = np.array(tile[:2]), np.array(tile[2:])
+    centres = (bounds[kept, :2] + bounds[kept, 2:]) / 2
+    cells = np.clip((centres - low) / (high - low) * 2**16, 0, 2**16 - 1).astype(np.uint64)
     code = _spread_bits(cells[:, 0]) | (_spread_bits(cells[:, 1]) << np.uint64(1))
-    names = raw.select(["collection", "item_id"]).take(pa.array(kept))
-    table = names.append_column("code", pa.array(code))
-    order = pc.sort_indices(
-        table, sort_keys=[(name, "ascending") for name in ("code", "collection", "item_id")]
-    )
-    return order.to_numpy()
+    names = raw.select(["collection", "item_id"]).take(kept).append_column("code", pa.array(code))
+    keys = [(name, "ascending") for name in ("code", "collection", "item_id")]
+    return kept[pc.sort_indices(names, sort_keys=keys).to_numpy()]
 
 
 def _spread_bits(numbers: Any) -> Any:
