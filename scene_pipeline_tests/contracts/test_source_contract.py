@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -112,6 +113,17 @@ def test_a_page_may_be_asked_for_again(case: Case) -> None:
     token = source.fetch_page(case.query, None).next_token
     first, second = (source.fetch_page(case.query, token) for _ in range(2))
     assert (first.items, first.next_token) == (second.items, second.next_token)
+
+
+def test_pages_asked_for_at_once_are_those_asked_for_in_turn(case: Case) -> None:
+    """A page is fetched ahead while another is asked for again."""
+    tokens = [page.next_token for page in iterate_pages(case.open(), case.query)][:-1]
+    source = case.open()
+    expected = [source.fetch_page(case.query, token).items for token in tokens]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            pages = pool.map(lambda token: source.fetch_page(case.query, token), tokens * 2)
+            assert [page.items for page in pages] == expected * 2
 
 
 def test_tokens_are_text_and_differ_from_page_to_page(case: Case) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import IO, Any
 
 from scene_pipeline.errors import SourceUnavailableError, TokenExpiredError
@@ -48,6 +49,8 @@ class Archive:
     declaration: Declaration
     through: datetime | None = None
     _open: tuple[str, Iterator[Member]] | None = field(default=None, init=False, repr=False)
+    # Pages are fetched ahead by another thread, and the open file is shared.
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
 
     @property
     def address(self) -> str:
@@ -65,6 +68,10 @@ class Archive:
 
     def fetch_page(self, query: Query, token: str | None) -> Page:
         """Up to ``limit`` members; sequential pages read each file once."""
+        with self._lock:
+            return self._fetch(query, token)
+
+    def _fetch(self, query: Query, token: str | None) -> Page:
         stamp = self._stamp()
         position, members = self._resume(token, stamp)
         items: list[Mapping[str, Any]] = []
