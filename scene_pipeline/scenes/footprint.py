@@ -127,6 +127,7 @@ def _repair(geometries: Any, max_area_km2: float | None) -> Repaired:
         shapes[wide], found = wrap_polygons(shapes[wide])
         for index, names in zip(wide, found, strict=True):
             repairs[index] += names
+    if len(wide) or any(reasons):
         xy, owner = shapely.get_coordinates(shapes, return_index=True)
     broken = ~are_valid(shapes, xy, owner) & ~shapely.is_missing(shapes)
     if broken.any():

@@ -1,26 +1,25 @@
-"""One STAC Item to one scene, or a rejection with its reason; never half a scene.
-
-Items of STAC 0.7 to 1.1 are met in the wild. What differs between those versions and matters
-here is where a field stands: `_FIELDS` lists the names of each column, newest first.
-"""
+"""One STAC Item to one scene, or a rejection with its reason; never half a scene."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from typing import Any, Literal
+from datetime import date, datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import shapely
 
 from scene_pipeline.errors import SceneRejectedError
-from scene_pipeline.scenes.footprint import FootprintFault, repair_footprints
+from scene_pipeline.scenes.footprint import repair_footprints
+from scene_pipeline.scenes.item_fields import (
+    Rejection,
+    parse_fields,
+    parse_instant,
+    reject_item,
+)
 from scene_pipeline.scenes.schema import RAW_COLUMNS, arrow_schema
 
 __all__ = [
@@ -33,20 +32,6 @@ __all__ = [
     "parse_item",
     "scenes_to_table",
 ]
-
-Rejection = (
-    Literal[
-        "not an Item",
-        "id missing",
-        "collection missing",
-        "datetime missing",
-        "time unparsable",
-        "property type",
-        "text not storable",
-        "geometry unparsable",
-    ]
-    | FootprintFault
-)
 
 # Half of the Earth, on the sphere: a ring that encloses more was closed over the wrong side.
 HALF_EARTH_KM2 = 255e6
@@ -111,7 +96,7 @@ def parse_item(item: Mapping[str, Any], *, default_collection: str = "") -> Scen
     ``default_collection`` serves Items that name none (static catalogs of STAC 0.x). Raises
     `SceneRejectedError` whose ``reason`` is a `Rejection`.
     """
-    fields = _parse_fields(item, default_collection)
+    fields = parse_fields(item, default_collection)
     geometry = _parse_geometries([item])[0]
     if isinstance(geometry, SceneRejectedError):
         raise geometry
@@ -134,7 +119,7 @@ def parse_and_repair(
 
     for position, item in enumerate(items):
         try:
-            read.append((position, item, _parse_fields(item, default_collection)))
+            read.append((position, item, parse_fields(item, default_collection)))
         except SceneRejectedError as error:
             reject(position, item, error)
 
@@ -176,196 +161,6 @@ def scenes_to_table(scenes: Sequence[Scene]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=arrow_schema(RAW_COLUMNS))
 
 
-# Properties that a column holds, by the names that STAC versions and extensions gave them.
-_TEXTS: dict[str, tuple[str, ...]] = {
-    "platform": ("platform", "eo:platform"),
-    "constellation": ("constellation", "eo:constellation"),
-    "processing_baseline": (
-        "processing:version",
-        "s2:processing_baseline",
-        "sentinel:processing_baseline",
-    ),
-}
-_NUMBERS: dict[str, tuple[str, ...]] = {
-    "gsd_m": ("gsd", "eo:gsd"),
-    "cloud_cover_pct": ("eo:cloud_cover",),
-    "sun_elevation_deg": ("view:sun_elevation", "eo:sun_elevation"),
-    "off_nadir_deg": ("view:off_nadir", "eo:off_nadir"),
-}
-_INSTANTS: dict[str, str] = {
-    "start_at": "start_datetime",
-    "end_at": "end_datetime",
-    "created_at": "created",
-    "updated_at": "updated",
-}
-
-
-def _parse_fields(item: Any, default_collection: str) -> dict[str, Any]:
-    """Every field of `Scene` but the geometry."""
-    if not isinstance(item, Mapping) or not isinstance(item.get("properties"), Mapping):
-        raise _reject("not an Item", "an Item is a JSON object that has properties", item)
-    properties = dict(item["properties"])
-    item_id = item.get("id")
-    if not isinstance(item_id, str) or not item_id:
-        raise _reject("id missing", f"id is {item_id!r}", item)
-    collection = item.get("collection") or properties.pop("collection", None) or default_collection
-    if not isinstance(collection, str) or not collection:
-        raise _reject("collection missing", f"collection is {collection!r}", item)
-
-    fields: dict[str, Any] = {"item_id": item_id, "collection": collection}
-    instants = {name: _take_instant(properties, source, item) for name, source in _INSTANTS.items()}
-    acquired_at = _take_instant(properties, "datetime", item) or instants["start_at"]
-    if acquired_at is None:
-        raise _reject("datetime missing", "neither datetime nor start_datetime is set", item)
-    fields |= {"acquired_at": acquired_at, "acq_date": acquired_at.date(), **instants}
-    fields |= {name: _take_text(properties, names, item) for name, names in _TEXTS.items()}
-    fields |= {name: _take_number(properties, names, item) for name, names in _NUMBERS.items()}
-    fields["grid_code"] = _find_grid_code(properties)
-    fields["item_href"] = _find_self_href(item)
-    properties["assets"] = _find_asset_hrefs(item)
-    fields["properties"] = _dump(properties, item)
-    fields["item"] = _dump(item, item)
-    fields["digest"] = hashlib.sha256(fields["item"].encode()).hexdigest()
-    return fields
-
-
-def _reject(reason: Rejection, text: str, item: Any) -> SceneRejectedError:
-    name = item.get("id") if isinstance(item, Mapping) else None
-    return SceneRejectedError(text, reason=reason, where=f"Item {name!r}")
-
-
-def _dump(value: Any, item: Any) -> str:
-    """Canonical JSON that every store takes: no NaN, no NUL, no lone surrogate."""
-    try:
-        text = json.dumps(
-            value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        )
-        text.encode()
-    except (TypeError, ValueError) as error:
-        raise _reject("text not storable", f"not JSON that can be stored: {error}", item) from None
-    if "\\u0000" in text and any("\0" in part for part in _iter_texts(value)):
-        raise _reject("text not storable", "a NUL character, which databases refuse", item)
-    return text
-
-
-def _iter_texts(value: Any) -> Iterator[str]:
-    """Every string of a JSON value, keys included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for name, part in value.items():
-            yield name
-            yield from _iter_texts(part)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _iter_texts(part)
-
-
-_CLOCK = re.compile(r"[T ](\d{2}:\d{2}):60(\.\d+)?")
-
-
-def parse_instant(text: str) -> datetime:
-    """An ISO 8601 date or time to aware UTC, floored to microseconds.
-
-    Without an offset it is UTC (STAC: RFC 3339, section 5.6, in UTC). A leap second becomes the
-    last microsecond before the next minute. Raises ValueError.
-    """
-    text = _CLOCK.sub(r"T\1:59.999999", text.strip())
-    instant = datetime.fromisoformat(text)
-    if instant.tzinfo is None:
-        return instant.replace(tzinfo=UTC)
-    try:
-        return instant.astimezone(UTC)
-    except OverflowError as error:
-        raise ValueError(str(error)) from None
-
-
-def _take_instant(properties: dict[str, Any], name: str, item: Any) -> datetime | None:
-    value = properties.pop(name, None)
-    if value is None:
-        return None
-    try:
-        return parse_instant(value)
-    except (AttributeError, TypeError, ValueError):
-        raise _reject("time unparsable", f"{name} is {value!r}", item) from None
-
-
-def _take(properties: dict[str, Any], names: tuple[str, ...]) -> tuple[str, Any]:
-    """The first of ``names`` that is set; it leaves ``properties``, the others stay."""
-    for name in names:
-        if properties.get(name) is not None:
-            return name, properties.pop(name)
-    for name in names:
-        properties.pop(name, None)
-    return names[0], None
-
-
-def _take_text(properties: dict[str, Any], names: tuple[str, ...], item: Any) -> str | None:
-    name, value = _take(properties, names)
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)  # versions are written as numbers too
-    raise _reject("property type", f"{name} is {value!r}, not text", item)
-
-
-def _take_number(properties: dict[str, Any], names: tuple[str, ...], item: Any) -> float | None:
-    name, value = _take(properties, names)
-    if value is None:
-        return None
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    raise _reject("property type", f"{name} is {value!r}, not a finite number", item)
-
-
-def _find_grid_code(properties: Mapping[str, Any]) -> str | None:
-    """`grid:code`, or the MGRS or WRS fields that came before it, in the grid extension's form."""
-
-    def first(*names: str) -> Any:
-        return next((properties[name] for name in names if properties.get(name) is not None), None)
-
-    code = first("grid:code")
-    if isinstance(code, str):
-        return code
-    tile = first("s2:mgrs_tile")
-    if isinstance(tile, str):
-        return f"MGRS-{tile}"
-    mgrs = [
-        first(f"mgrs:{part}", f"sentinel:{part}")
-        for part in ("utm_zone", "latitude_band", "grid_square")
-    ]
-    if None not in mgrs:
-        return "MGRS-{}{}{}".format(*mgrs)
-    path, row = first("landsat:wrs_path", "eo:column"), first("landsat:wrs_row", "eo:row")
-    try:
-        wrs = f"{int(path):03d}{int(row):03d}"
-    except (TypeError, ValueError):
-        return None
-    return f"WRS{first('landsat:wrs_type') or 2}-{wrs}"
-
-
-def _find_self_href(item: Mapping[str, Any]) -> str | None:
-    links = item.get("links")
-    # STAC 0.4 to 0.5 kept links as an object by relation.
-    entries = links.values() if isinstance(links, Mapping) else links
-    for link in entries if isinstance(entries, Iterable) else ():
-        if isinstance(link, Mapping) and link.get("rel") == "self":
-            href = link.get("href")
-            return href if isinstance(href, str) else None
-    return None
-
-
-def _find_asset_hrefs(item: Mapping[str, Any]) -> dict[str, str]:
-    assets = item.get("assets")
-    if not isinstance(assets, Mapping):
-        return {}
-    return {
-        name: asset["href"]
-        for name, asset in assets.items()
-        if isinstance(asset, Mapping) and isinstance(asset.get("href"), str)
-    }
-
-
 def _parse_geometries(items: Sequence[Mapping[str, Any]]) -> list[Any]:
     """One shapely geometry, or the rejection, for each Item."""
     texts = [json.dumps(item.get("geometry")) for item in items]
@@ -378,5 +173,5 @@ def _parse_geometries(items: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 def _reject_geometry(item: Mapping[str, Any]) -> SceneRejectedError:
     if item.get("geometry") is None:
-        return _reject("geometry null", "the Item has no geometry", item)
-    return _reject("geometry unparsable", "geometry is not GeoJSON", item)
+        return reject_item("geometry null", "the Item has no geometry", item)
+    return reject_item("geometry unparsable", "geometry is not GeoJSON", item)
