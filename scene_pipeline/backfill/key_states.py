@@ -28,7 +28,7 @@ from scene_pipeline.scenes.keys import PartitionKey, SceneDefinition
 from scene_pipeline.state.database import reading
 from scene_pipeline.state.tables import routings
 
-__all__ = ["Coverage", "Site", "asset_key_of", "read_coverage", "read_key_states"]
+__all__ = ["Coverage", "Site", "asset_key_of", "has_ended", "read_coverage", "read_key_states"]
 
 # Runs whose records one statement asks for.
 _RUNS = 1000
@@ -37,6 +37,12 @@ _RUNS = 1000
 def asset_key_of(definition: SceneDefinition, asset: str) -> dg.AssetKey:
     """Dagster's key: region, then name."""
     return dg.AssetKey([definition.region, asset])
+
+
+def has_ended(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Whether ``run_id`` is over; a run that Dagster does not know may be another instance's."""
+    run = instance.get_run_by_id(run_id)
+    return run is not None and run.is_finished
 
 
 @dataclass(frozen=True, slots=True)

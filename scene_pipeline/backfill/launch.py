@@ -29,7 +29,7 @@ from scene_pipeline.backfill.dagster_internals import (
     find_location,
     plan_run_id,
 )
-from scene_pipeline.backfill.key_states import Site, asset_key_of, read_key_states
+from scene_pipeline.backfill.key_states import Site, asset_key_of, has_ended, read_key_states
 from scene_pipeline.backfill.plan import Plan, plan_runs, require_fresh
 from scene_pipeline.backfill.plan_store import (
     Launcher,
@@ -90,6 +90,7 @@ def launch_claims(site: Site, asset: TrackedAsset, launch_id: str) -> Claims:
         asset=asset.name,
         run_id=launch_id,
         lease_s=LAUNCH_LEASE_S,
+        run_ended=lambda run_id: has_ended(site.instance, run_id),
     )
 
 

@@ -20,7 +20,13 @@ from scene_pipeline.backfill.states import KeyState, StateName
 from scene_pipeline.backfill.versions import DataVersion
 from scene_pipeline.errors import UsageError
 from scene_pipeline.scenes.keys import PartitionKey
-from scene_pipeline_tests.services.small_region import REGION, START, SmallRegion, window
+from scene_pipeline_tests.services.small_region import (
+    REGION,
+    START,
+    SmallRegion,
+    make_instance,
+    window,
+)
 
 NOW = datetime(2024, 7, 1, 12, tzinfo=UTC)
 
@@ -76,14 +82,9 @@ class World:
 def world(
     request: pytest.FixtureRequest, tmp_path: Path, make_url: Callable[[], str]
 ) -> Iterator[World]:
-    (tmp_path / "home").mkdir()
-    state_url = ""
-    if request.param == "postgres":
-        state_url = make_url()
-        config = f"storage:\n  postgres:\n    postgres_url: {make_url()}\n"
-        (tmp_path / "home" / "dagster.yaml").write_text(config)
-    region = SmallRegion(tmp_path, state_url=state_url)
-    with dg.DagsterInstance.from_config(str(tmp_path / "home")) as instance:
+    urls = [make_url(), make_url()] if request.param == "postgres" else ["", ""]
+    region = SmallRegion(tmp_path, state_url=urls[0])
+    with make_instance(tmp_path, postgres_url=urls[1]) as instance:
         region.publish(START + timedelta(days=9))
         yield World(region, instance)
     region.engine.dispose()

@@ -19,19 +19,21 @@ import dagster as dg
 import sqlalchemy as sa
 
 from scene_pipeline import errors
-from scene_pipeline.backfill.assets import FOOTPRINTS, TABLE, TrackedAsset
+from scene_pipeline.backfill.assets import FOOTPRINTS, TABLE, TrackedAsset, choose_policy
 from scene_pipeline.backfill.causes import describe_error
 from scene_pipeline.backfill.claims import Claims
 from scene_pipeline.backfill.key_states import Site, read_key_states
 from scene_pipeline.backfill.policies import policies_of
+from scene_pipeline.backfill.selection import Selection
 from scene_pipeline.backfill.states import StateName
 from scene_pipeline.backfill.tags import LAUNCH_TAG, require_planned_keys
 from scene_pipeline.backfill.versions import DataVersion
+from scene_pipeline.backfill.waves import LocalExecutor, Wave, launch_waves
 from scene_pipeline.defs.partitions import scene_partitions
 from scene_pipeline.defs.sensors import build_scenes_sensor
 from scene_pipeline.ingest.raw import read_raw_versions
 from scene_pipeline.scenes.keys import PartitionKey, SceneDefinition, parse_key
-from scene_pipeline.settings import PolicySettings, SensorSettings, read_settings
+from scene_pipeline.settings import PolicyName, PolicySettings, SensorSettings, read_settings
 from scene_pipeline.state import tables as t
 from scene_pipeline.state.database import migrate_state, open_state, transact
 
@@ -48,6 +50,17 @@ from scene_pipeline_tests.services.small_region import SmallRegion
 
 defs = SmallRegion(Path({base!r}), state_url={url!r}, batched={batched}).build_definitions()
 """
+
+
+def make_instance(base: Path, *, postgres_url: str = "") -> dg.DagsterInstance:
+    """A quiet instance in ``base/home``, on SQLite or PostgreSQL storage."""
+    home = base / "home"
+    home.mkdir(exist_ok=True)
+    config = "telemetry:\n  enabled: false\n"
+    if postgres_url:
+        config += f"storage:\n  postgres:\n    postgres_url: {postgres_url}\n"
+    (home / "dagster.yaml").write_text(config)
+    return dg.DagsterInstance.from_config(str(home))
 
 
 def window(days: int, tiles: Iterable[str] = TILES, *, first: int = 0) -> list[PartitionKey]:
@@ -174,6 +187,10 @@ class SmallRegion:
         else:
             gate.unlink(missing_ok=True)
 
+    def slow_down(self, seconds: float) -> None:
+        """From now on each key's work takes so long."""
+        (self.base / "seconds").write_text(str(seconds))
+
     def executed(self) -> list[tuple[str, str]]:
         """(asset, key) of every execution of a key's work, failed ones too, in order."""
         journal = self.base / "journal"
@@ -222,6 +239,8 @@ class SmallRegion:
         if name is not None and asset == FOOTPRINTS:
             kind: type[errors.ScenePipelineError] = getattr(errors, name)
             raise kind(f"{key} cannot be made", where="scene S2A_1")
+        seconds = self.base / "seconds"
+        time.sleep(float(seconds.read_text()) if seconds.exists() else 0)
         raw_seq = read_raw_versions(self.engine, REGION, [key]).get(key, 0)
         return DataVersion(raw_seq, ROWS if raw_seq else 0, asset.code_version)
 
@@ -253,7 +272,7 @@ def _build_asset(region: SmallRegion, asset: TrackedAsset) -> dg.AssetsDefinitio
             region.engine,
             region=REGION,
             asset=asset.name,
-            run_id=context.run_id,
+            run_id=context.run.run_id,
             launch_id=context.run.tags.get(LAUNCH_TAG),
         )
         failed: dict[str, str] = {}
@@ -291,4 +310,28 @@ def _build_asset(region: SmallRegion, asset: TrackedAsset) -> dg.AssetsDefinitio
         deps=[dg.AssetKey([REGION, asset.upstream])] if asset.upstream else [],
         output_required=False,
         code_version=asset.code_version,
+    )
+
+
+def launch_here(
+    region: SmallRegion,
+    instance: dg.DagsterInstance,
+    keys: Iterable[PartitionKey],
+    *,
+    policy: PolicyName = "batched",
+    assets: Iterable[TrackedAsset] = (FOOTPRINTS, TABLE),
+    selection: Selection | None = None,
+    now: datetime | None = None,
+) -> list[Wave]:
+    """Launch ``keys`` in this process, as ``backfill launch --local`` does."""
+    chosen = tuple(assets)
+    asked = list(keys)
+    return launch_waves(
+        region.site(instance),
+        LocalExecutor(region.build_definitions().resolve_job_def),
+        policies={asset: choose_policy(asset, region.policies, policy) for asset in chosen},
+        keys=dict.fromkeys(chosen, asked),
+        selection=selection or Selection(),
+        advance=lambda *_: None,
+        clock=lambda: now or datetime.now(UTC),
     )
