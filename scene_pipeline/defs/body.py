@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -70,15 +72,17 @@ def has_ended(instance: dg.DagsterInstance, run_id: str) -> bool:
 
 
 def _materialize_one(key: PartitionKey, claims: Claims, maker: Maker) -> Iterator[dg.Output[Made]]:
-    with claims.hold([key]) as held:
+    with ExitStack() as claim:
+        held = claim.enter_context(claims.hold([key]))
         for error in held.refused.values():
             raise error
         for _, made in maker.make([key]):
             if isinstance(made, Exception):
                 raise made
-            # The claim is held until the IO manager has stored the output: Dagster comes back
-            # to this generator afterwards.
-            yield _as_output(made)
+            held.require([key])
+            # The IO manager gives the claim up once the output is stored, or cannot be: this
+            # generator is not closed for as long as a traceback holds it.
+            yield _as_output(replace(made, claim=claim))
 
 
 def _as_output(made: Made) -> dg.Output[Made]:
@@ -130,7 +134,7 @@ class _Batch:
             raise as_account(
                 {str(key): error for key, error in failed.items()},
                 asked=len(keys),
-                run_id=self._context.run_id,
+                run_id=self._context.run.run_id,
             )
 
     def _work(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Exception]:
@@ -198,4 +202,4 @@ def cover_days(
                     dg.AssetMaterialization(context.asset_key, partition=text, metadata=metadata)
                 )
         if failed:
-            raise as_account(failed, asked=len(context.partition_keys), run_id=context.run_id)
+            raise as_account(failed, asked=len(context.partition_keys), run_id=context.run.run_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import dagster as dg
@@ -31,7 +32,8 @@ class _PartitionIOManager(dg.IOManager):
         A value is what the body made, a `pyarrow.Table` or a GeoDataFrame in the scene schema.
         Raises `KeySetError` where a mapping's keys are not those of the run.
         """
-        with mapped_failures():
+        claim = obj.claim if isinstance(obj, Made) else nullcontext()
+        with mapped_failures(), claim:
             keys = [parse_key(text) for text in context.asset_partition_keys]
             made = [self._adopt(key, value) for key, value in _values_by_key(keys, obj).items()]
             facts: list[dict[str, Any]] = []

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from scene_pipeline.backfill.assets import FOOTPRINTS, TABLE, TrackedAsset
@@ -25,11 +26,15 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One partition ready to be stored; ``facts`` becomes its metadata."""
+    """One partition ready to be stored; ``facts`` becomes its metadata.
+
+    ``claim`` is given up by whoever stores the partition.
+    """
 
     partition: PartitionRows
     facts: Facts
     asset: TrackedAsset
+    claim: AbstractContextManager[object] = field(default_factory=nullcontext)
 
     @property
     def key(self) -> PartitionKey:
