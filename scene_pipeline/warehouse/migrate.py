@@ -49,8 +49,7 @@ def migrate_warehouse(
             else:
                 command.upgrade(config, revision)
             if revision != "base":
-                for column in build_tables(schema).footprints.columns:
-                    connection.execute(sa.schema.SetColumnComment(column))
+                _describe_columns(connection, schema)
                 apply_grants(connection, roles, schema=schema)
     except sa.exc.OperationalError as error:
         raise WarehouseUnavailableError(
@@ -63,6 +62,14 @@ def migrate_warehouse(
             next_step="migrate as the role that owns the schema; nothing was changed",
         ) from error
     return revision
+
+
+def _describe_columns(connection: sa.Connection, schema: str) -> None:
+    """Each column's comment is its text in the one schema, as of the version that migrates."""
+    for table in build_tables(schema).metadata.tables.values():
+        for column in table.columns:
+            if column.comment:
+                connection.execute(sa.schema.SetColumnComment(column))
 
 
 def _find_postgis(connection: sa.Connection, where: str) -> None:

@@ -34,7 +34,11 @@ def make_partition(
     seed: int = 0,
 ) -> PartitionRows:
     """``items`` (ids, or how many) as 11-vertex footprints; ``columns`` replaces whole columns."""
-    ids = [f"S2A_{key.day:%Y%m%d}_{key.tile}_{n:06d}" for n in range(items)] if isinstance(items, int) else items
+    ids = (
+        [f"S2A_{key.day:%Y%m%d}_{key.tile}_{n:06d}" for n in range(items)]
+        if isinstance(items, int)
+        else items
+    )
     count = len(ids)
     pieces = _make_pieces(count, seed)
     sides = [pa.array(side, pa.float64()) for side in shapely.bounds(pieces).reshape(-1, 4).T]
