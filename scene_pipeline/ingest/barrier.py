@@ -37,7 +37,7 @@ from scene_pipeline.ingest.pages import PreparedPage
 from scene_pipeline.ingest.region import write_segment_row
 from scene_pipeline.ingest.registry import lock_region
 from scene_pipeline.ingest.rescan import settle_absent
-from scene_pipeline.ingest.routing import select_routing
+from scene_pipeline.ingest.routing import select_generation
 from scene_pipeline.ingest.sources.base import Declaration, Page
 from scene_pipeline.lake.segments import write_segment
 from scene_pipeline.scenes.item import scenes_to_table
@@ -153,11 +153,11 @@ def commit_page(
 
 
 def _require_routing(connection: sa.Connection, region: str, prepared: PreparedPage) -> None:
-    routing = select_routing(connection, region)
-    if routing.generation != prepared.routing:
+    newest = select_generation(connection, region)
+    if newest != prepared.routing:
         raise CheckpointLostError(
             f"the grid changed while a page was under way: its Items were placed by generation "
-            f"{prepared.routing}, now it is {routing.generation}",
+            f"{prepared.routing}, now it is {newest}",
             where=f"region {region}",
             next_step="start the ingest again, with the settings in force",
         )

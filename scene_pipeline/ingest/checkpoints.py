@@ -77,6 +77,43 @@ class Checkpoint:
         )  # fmt: skip
 
 
+_COLUMN = t.checkpoints.c
+# Built once: SQLAlchemy takes as long to build a statement as SQLite takes to run it.
+_HERE = tuple(
+    _COLUMN[name] == sa.bindparam(f"at_{name}") for name in ("region", "stream", "lane", "scope")
+)
+_AT_GENERATION = _COLUMN.generation == sa.bindparam("at_generation")
+_SELECT = sa.select(t.checkpoints).where(*_HERE)
+_TAKE = (
+    t.checkpoints.update()
+    .where(
+        *_HERE,
+        _AT_GENERATION,
+        _COLUMN.token.is_not_distinct_from(sa.bindparam("at_token", type_=sa.Text)),
+    )
+    .values(generation=_COLUMN.generation + 1)
+)
+_WRITE = t.checkpoints.update().where(*_HERE)
+_BLOCK = t.checkpoints.update().where(*_HERE, _AT_GENERATION)
+_COUNT_LOST = (
+    t.streams.update()
+    .where(
+        t.streams.c.region == sa.bindparam("at_region"),
+        t.streams.c.stream == sa.bindparam("at_stream"),
+    )
+    .values(lost_swaps=t.streams.c.lost_swaps + 1)
+)
+
+
+def _here(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "at_region": checkpoint.region,
+        "at_stream": checkpoint.stream,
+        "at_lane": checkpoint.lane,
+        "at_scope": checkpoint.scope,
+    }
+
+
 def fingerprint(*parts: str) -> str:
     """Thirty-two hex digits that tell two lists of texts apart."""
     digest = hashlib.sha256()
@@ -89,9 +126,8 @@ def select_checkpoint(
     connection: sa.Connection, *, region: str, stream: str, lane: Lane, scope: str
 ) -> Checkpoint | None:
     """The stored checkpoint, or None."""
-    row = connection.execute(
-        sa.select(t.checkpoints).where(*_place(region, stream, lane, scope))
-    ).first()
+    here = {"at_region": region, "at_stream": stream, "at_lane": lane, "at_scope": scope}
+    row = connection.execute(_SELECT, here).first()
     return None if row is None else _from_row(row)
 
 
@@ -108,22 +144,14 @@ def read_checkpoint(
 
 def count_lost_swap(engine: sa.Engine, stored: Checkpoint) -> None:
     """Count a stale retry that lost, and changed nothing else."""
-    column = t.streams.c
-    statement = (
-        t.streams.update()
-        .where(column.region == stored.region, column.stream == stored.stream)
-        .values(lost_swaps=column.lost_swaps + 1)
-    )
-    transact(engine, lambda connection: connection.execute(statement))
+    here = {"at_region": stored.region, "at_stream": stored.stream}
+    transact(engine, lambda connection: connection.execute(_COUNT_LOST, here))
 
 
 def insert_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> None:
-    """Store a first checkpoint; one that is there already stays."""
-    place = (checkpoint.region, checkpoint.stream, checkpoint.lane, checkpoint.scope)
-    exists = sa.exists(sa.select(t.checkpoints.c.region).where(*_place(*place)))
-    values = _to_row(checkpoint)
-    chosen = sa.select(*(sa.literal(v, t.checkpoints.c[n].type) for n, v in values.items()))
-    connection.execute(t.checkpoints.insert().from_select(list(values), chosen.where(~exists)))
+    """Store a first checkpoint; one that is there already stays. Needs the region's lock."""
+    if connection.execute(_SELECT, _here(checkpoint)).first() is None:
+        connection.execute(t.checkpoints.insert().values(**_to_row(checkpoint)))
 
 
 def lock_checkpoint(connection: sa.Connection, stored: Checkpoint) -> None:
@@ -133,15 +161,9 @@ def lock_checkpoint(connection: sa.Connection, stored: Checkpoint) -> None:
     so that on PostgreSQL the row stays locked until the commit, and a second taker waits, then
     loses. Raises `CheckpointLostError`.
     """
-    column = t.checkpoints.c
     taken = connection.execute(
-        t.checkpoints.update()
-        .where(
-            *_place(stored.region, stored.stream, stored.lane, stored.scope),
-            column.generation == stored.generation,
-            column.token.is_not_distinct_from(stored.token),
-        )
-        .values(generation=stored.generation + 1)
+        _TAKE,
+        {**_here(stored), "at_generation": stored.generation, "at_token": stored.token},
     )
     if taken.rowcount != 1:
         raise CheckpointLostError(
@@ -153,41 +175,27 @@ def lock_checkpoint(connection: sa.Connection, stored: Checkpoint) -> None:
 
 def write_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> None:
     """Write a checkpoint that `lock_checkpoint` has taken."""
-    place = (checkpoint.region, checkpoint.stream, checkpoint.lane, checkpoint.scope)
-    connection.execute(t.checkpoints.update().where(*_place(*place)).values(**_to_row(checkpoint)))
+    connection.execute(_WRITE, {**_here(checkpoint), **_to_row(checkpoint)})
 
 
 def block_checkpoint(
     engine: sa.Engine, stored: Checkpoint, *, state: CheckpointState, reason: str, now: datetime
 ) -> None:
     """Record why a stream does not move, unless another ingester has moved it meanwhile."""
-    column = t.checkpoints.c
-    since = now if stored.state == "active" else stored.since
-    statement = (
-        t.checkpoints.update()
-        .where(
-            *_place(stored.region, stored.stream, stored.lane, stored.scope),
-            column.generation == stored.generation,
-        )
-        .values(state=state, reason=reason, since=since)
-    )
-    transact(engine, lambda connection: connection.execute(statement))
+    values = {
+        **_here(stored),
+        "at_generation": stored.generation,
+        "state": state,
+        "reason": reason,
+        "since": now if stored.state == "active" else stored.since,
+    }
+    transact(engine, lambda connection: connection.execute(_BLOCK, values))
 
 
 def row_bound(row: Any, prefix: str = "bound") -> Bound | None:
     """The bound that a row keeps in two columns."""
     value = getattr(row, f"{prefix}_value")
     return None if value is None else Bound(value, getattr(row, f"{prefix}_endpoint"))
-
-
-def _place(region: str, stream: str, lane: str, scope: str) -> list[sa.ColumnElement[bool]]:
-    column = t.checkpoints.c
-    return [
-        column.region == region,
-        column.stream == stream,
-        column.lane == lane,
-        column.scope == scope,
-    ]
 
 
 _PLAIN = (

@@ -171,7 +171,7 @@ def plan_frontier(evidence: Evidence, *, now: datetime) -> tuple[PublishedFronti
         epoch=epoch.number,
         revision=before.revision if before else 0,
         routing=epoch.routing,
-        vector=tuple(proof.part for proof in proofs),
+        vector=tuple(staying),
         holder=name,
         holder_since=since,
         withheld=withheld,

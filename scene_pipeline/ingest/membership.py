@@ -47,12 +47,17 @@ def leave_stream(
         lock_region(connection, region)
         base = _select_base(connection, region)
         _require_member(base, stream, region)
+        current = select_epoch(connection, region, "current")
+        promised = current is not None and current.find(stream) is not None
         members = tuple(
             replace(member, leaving_at=through) if member.stream == stream else member
             for member in base.members
+            if promised or member.stream != stream
         )
         if all(member.leaving_at for member in members):
             raise _last_member(stream, region)
+        if not promised:
+            set_state(connection, region, stream, "left")
         reason = f"{stream} leaves once complete through {through.isoformat()}"
         return open_epoch(connection, region, base.routing, members, reason=reason, now=now)
 
@@ -79,7 +84,7 @@ def retire_stream(
         number = base.number if current is None else current.number
         if current is not None and (member := current.find(stream)) is not None:
             rest = tuple(each for each in current.members if each.stream != stream)
-            if not any(each.leaving_at is None for each in rest):
+            if not rest:
                 raise _last_member(stream, region)
             close_epoch(connection, region, current.number)
             why = f"{stream} retired: {reason}"
@@ -89,6 +94,8 @@ def retire_stream(
             _record_gap(connection, region, number, member, through=through, reason=reason, now=now)
         if base.state == "pending":
             rest = tuple(each for each in base.members if each.stream != stream)
+            if all(member.leaving_at for member in rest):
+                raise _last_member(stream, region)
             open_epoch(connection, region, base.routing, rest, reason=f"without {stream}", now=now)
         set_state(connection, region, stream, "retired")
         return number

@@ -223,7 +223,7 @@ def certify(ended: Checkpoint, declaration: Declaration) -> Bound | None:
 
 
 def _is_contiguous(ended: Checkpoint, first: datetime) -> bool:
-    proven = first if ended.bound is None else ended.bound.value
+    proven = first if ended.bound is None else max(first, ended.bound.value)
     return ended.window is not None and ended.window.start <= proven
 
 

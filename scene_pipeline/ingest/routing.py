@@ -70,16 +70,14 @@ def fingerprint_grid(definition: SceneDefinition) -> str:
     return fingerprint(definition.grid, *days, *definition.tiles)
 
 
-def select_routing(connection: sa.Connection, region: str) -> Routing:
-    """The newest generation; a region that ingests has one."""
-    column = t.routings.c
-    row = connection.execute(
-        sa.select(t.routings)
-        .where(column.region == region)
-        .order_by(column.generation.desc())
-        .limit(1)
-    ).one()
-    return Routing(row.generation, row.fingerprint, row.grid, ())
+_NEWEST = sa.select(sa.func.max(t.routings.c.generation)).where(
+    t.routings.c.region == sa.bindparam("region")
+)
+
+
+def select_generation(connection: sa.Connection, region: str) -> int:
+    """The newest generation; 0 for a region that never ingested."""
+    return connection.execute(_NEWEST, {"region": region}).scalar() or 0
 
 
 def count_unassigned(connection: sa.Connection, region: str, generation: int) -> int:
@@ -125,7 +123,7 @@ def reassign_segment(
 
     def work(connection: sa.Connection) -> None:
         lock_region(connection, region)
-        if select_routing(connection, region).generation != generation:
+        if select_generation(connection, region) != generation:
             return
         here = sa.select(t.items.c.collection, t.items.c.item_id).where(
             t.items.c.region == region, t.items.c.segment == digest
