@@ -17,8 +17,9 @@ from scene_pipeline.backfill.launch import (
     find_created_runs,
     launch_claims,
     record_plan,
+    release_launch,
 )
-from scene_pipeline.backfill.plan_store import StoredPlan, read_open_plans
+from scene_pipeline.backfill.plan_store import StoredPlan, forget_plan, read_open_plans
 from scene_pipeline.backfill.tags import LAUNCH_TAG, PARTITION_TAG
 
 __all__ = ["end_dead_local_plans", "execute_plan"]
@@ -82,13 +83,15 @@ def end_dead_local_plans(site: Site, *, place: Place = DEFAULT_PLACE) -> list[St
             stored.launcher.is_dead or _is_silent(site, stored)
         ):
             continue
-        for run in find_created_runs(site.instance, stored.plan).values():
+        runs = find_created_runs(site.instance, stored.plan)
+        for run in runs.values():
             if not run.is_finished:
                 site.instance.report_run_failed(run, "the process that executed it was killed")
-        launch_claims(site, stored.plan.asset, stored.launch_id).release(
-            planned.key for planned in stored.plan.keys
-        )
-        record_plan(site, stored, place=place, status=BulkActionStatus.COMPLETED_FAILED)
+        release_launch(site, stored.plan, stored.launch_id)
+        if runs:
+            record_plan(site, stored, place=place, status=BulkActionStatus.COMPLETED_FAILED)
+        else:
+            forget_plan(site.engine, stored)
         ended.append(stored)
     return ended
 

@@ -17,6 +17,7 @@ from scene_pipeline.state.tables import plans
 __all__ = [
     "Launcher",
     "StoredPlan",
+    "forget_plan",
     "launcher_here",
     "mark_recorded",
     "parse_launcher",
@@ -158,6 +159,16 @@ def mark_recorded(engine: sa.Engine, stored: StoredPlan, *, at: datetime) -> Non
         )
 
     transact(engine, update)
+
+
+def forget_plan(engine: sa.Engine, stored: StoredPlan) -> None:
+    """Remove a plan of which no run was ever created: the same wish may be made again."""
+    transact(
+        engine,
+        lambda connection: connection.execute(
+            plans.delete().where(*_is(stored.plan.region, stored.plan.plan_id))
+        ),
+    )
 
 
 def _is(region: str, plan_id: str) -> tuple[sa.ColumnElement[bool], ...]:
