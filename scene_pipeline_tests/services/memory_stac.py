@@ -79,9 +79,10 @@ class MemoryStac:
         elif fault == "reorder":
             page = page[::-1]
         elif fault == "loop":
-            page, following = self._last[0], f"{following}0"
+            page, following = self._last[0], f"{following} "
         elif fault == "empty":
-            page, following = [], token or following
+            # The same position, in a token of other words.
+            page, following = [], f"{token or self._first_token} "
         elif fault == "no next":
             following = None
         self._last = (page, following)
@@ -91,6 +92,10 @@ class MemoryStac:
         if following is not None:
             document["links"].append(self._link(method, search, following))
         return answer_json(document)
+
+    @property
+    def _first_token(self) -> str:
+        return '["", ""]' if self.paging == "keyset" else "0"
 
     def _link(self, method: str, search: Mapping[str, Any], token: str) -> dict[str, Any]:
         if method == "POST":

@@ -87,8 +87,8 @@ def find_chain(exchanges: Sequence[Exchange], first: Exchange) -> list[Exchange]
 class Replay:
     """Answers each recorded request with its recorded response, addresses rewritten.
 
-    Beyond the record it answers 503, because there the server is not known. With
-    ``any_search`` the first page asked for by another search is the record's first one.
+    Beyond the record it answers 503 (for an hour), because there the server is not known. With
+    ``any_search`` a search in other words, which names no page, gets the record's first page.
     """
 
     exchanges: Sequence[Exchange]
@@ -105,10 +105,10 @@ class Replay:
     def respond(self, incoming: Incoming) -> Answer:
         """The response to one request; equal requests get their responses in recorded order."""
         found = [e for e in self.exchanges if self._key(e) == self._key_of(incoming)]
-        if not found and self.any_search and incoming.path.partition("?")[0].endswith("/search"):
+        if not found and self.any_search and _starts_search(incoming):
             found = [e for e in self.exchanges if e.is_page][:1]
         if not found:
-            return answer_json({"description": "not in the record"}, 503)
+            return answer_json({"description": "not in the record"}, 503, retry_after="3600")
         key = self._key_of(incoming)
         turn = self._given.get(key, 0)
         self._given[key] = turn + 1
@@ -122,3 +122,8 @@ class Replay:
 
     def _key_of(self, incoming: Incoming) -> str:
         return json.dumps([incoming.method, incoming.path, incoming.document], sort_keys=True)
+
+
+def _starts_search(incoming: Incoming) -> bool:
+    body = incoming.document or {}
+    return incoming.path.endswith("/search") and body.keys().isdisjoint({"token", "next", "page"})

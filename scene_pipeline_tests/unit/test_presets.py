@@ -94,6 +94,20 @@ def test_unknown_server_is_declared_to_prove_nothing() -> None:
     assert (declared.finality, declared.matched) == ("none", "none")
 
 
+def test_operator_declares_what_a_server_of_ones_own_does() -> None:
+    options = {"matched": "exact", "paging": "offset", "token_lifetime_s": 900}
+    own = StreamSettings(url="https://stac.example.org", collection="c", options=options)
+    declared = declaration_of(own)
+    assert (declared.matched, declared.paging, declared.token_lifetime_s) == (
+        "exact",
+        "offset",
+        900,
+    )
+    preset = StreamSettings(source="earth-search", options={"matched": "none"})
+    assert declaration_of(preset).matched == "none"
+    assert declaration_of(preset).lag_hours == 72
+
+
 def test_unknown_preset_is_refused_with_the_known_ones() -> None:
     with pytest.raises(SettingsError, match="earth-serch") as caught:
         open_source(StreamSettings(source="earth-serch"), Settings(), ENGINE)

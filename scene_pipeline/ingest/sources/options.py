@@ -42,7 +42,8 @@ class StacOptions(_Options):
     """``auto`` asks the API's landing page. ``filter`` is merged into every first request.
 
     ``allowed_hosts`` may be named by next links and redirects beside the API's own host; they
-    get no credentials.
+    get no credentials. ``matched``, ``paging``, ``token_lifetime_s`` and
+    ``null_datetime_matches`` declare what `Declaration` says of them, over the preset's.
     """
 
     method: Literal["auto", "GET", "POST"] = "auto"
@@ -50,6 +51,16 @@ class StacOptions(_Options):
     filter: dict[str, Any] = Field(default_factory=dict)
     allowed_hosts: tuple[str, ...] = ()
     max_page_mb: float = Field(default=64, gt=0)
+    matched: Literal["exact", "estimate", "none"] | None = None
+    paging: Literal["keyset", "offset"] | None = None
+    token_lifetime_s: float | None = Field(default=None, gt=0)
+    null_datetime_matches: bool | None = None
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """Fields of `Declaration` that are set here."""
+        names = {"matched", "paging", "token_lifetime_s", "null_datetime_matches"}
+        return self.model_dump(include=names, exclude_none=True)
 
 
 AnyOptions = TypeVar("AnyOptions", bound=_Options)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from scene_pipeline.errors import SettingsError
 from scene_pipeline.ingest.sources.base import Declaration
+from scene_pipeline.ingest.sources.options import ArchiveOptions, StacOptions, parse_options
 from scene_pipeline.ingest.sources.simulator import SIMULATED
 from scene_pipeline.settings import Settings, StreamSettings
 
@@ -121,17 +122,11 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def declaration_of(stream: StreamSettings, settings: Settings | None = None) -> Declaration:
-    """The preset's declaration with the stream's own settings over it, under the caps."""
-    if stream.source == "simulator":
-        declared = SIMULATED
-    elif stream.source:
-        preset = find_preset(stream.source)
-        lag_hours = preset.lag_hours.get(stream.collection, preset.declaration.lag_hours)
-        declared = replace(preset.declaration, lag_hours=lag_hours)
-    elif stream.options.get("complete_through"):
-        declared = Declaration(finality="explicit")
-    else:
-        declared = Declaration()
+    """What we declare of a stream's source: its own settings, over the preset's, under the caps.
+
+    A source without a preset is declared to prove nothing.
+    """
+    declared = _declare_source(stream)
     if stream.finality is not None:
         declared = replace(declared, finality=stream.finality.rule, lag_hours=stream.finality.hours)
     if stream.cadence_hours is not None:
@@ -140,6 +135,20 @@ def declaration_of(stream: StreamSettings, settings: Settings | None = None) -> 
     if settings is not None:
         rate = min(rate, settings.caps.stac_requests_per_s)
     return replace(declared, requests_per_s=rate)
+
+
+def _declare_source(stream: StreamSettings) -> Declaration:
+    if stream.source == "simulator":
+        return SIMULATED
+    if stream.path:
+        told = parse_options(ArchiveOptions, stream).complete_through is not None
+        return Declaration(finality="explicit" if told else "none")
+    own = parse_options(StacOptions, stream).declared
+    if not stream.source:
+        return Declaration(**own)
+    preset = find_preset(stream.source)
+    lag_hours = preset.lag_hours.get(stream.collection, preset.declaration.lag_hours)
+    return replace(preset.declaration, lag_hours=lag_hours, **own)
 
 
 def find_preset(name: str) -> Preset:
