@@ -64,24 +64,29 @@ def build_daily_job(
 def build_plain_jobs(
     frontier: dg.AssetsDefinition, table: dg.AssetsDefinition, coverage: dg.AssetsDefinition
 ) -> dict[str, Any]:
-    """Jobs of one asset each, under its own policy, by name."""
-    nothing = dg.AssetSelection.checks()
+    """Jobs over base assets, each under its own policy, and all checks in one job; by name."""
     described = {
         "ingest_job": (frontier, "One round of ingest over every stream, then the frontier."),
         "footprint_table_job": (
             table,
             "`footprint_table` from the lake's files, in its own batches under the pool `postgis`.",
         ),
-        "coverage_job": (coverage, "`daily_coverage` of one day, with its map."),
+        "coverage_job": (coverage, "`daily_coverage` of up to seven days, each with its map."),
     }
-    return {
+    jobs: dict[str, Any] = {
         name: dg.define_asset_job(
             name,
-            selection=dg.AssetSelection.assets(asset.key) - nothing,
+            selection=dg.AssetSelection.assets(asset.key).without_checks(),
             description=description,
         )
         for name, (asset, description) in described.items()
     }
+    jobs["checks_job"] = dg.define_asset_job(
+        "checks_job",
+        selection=dg.AssetSelection.all_asset_checks(),
+        description="Every asset check, over the newest covered days.",
+    )
+    return jobs
 
 
 def _resolve_apart(

@@ -32,10 +32,14 @@ DAILY_PRIORITY = "10"
 
 def build_schedules(pipeline: Pipeline) -> list[dg.ScheduleDefinition]:
     """All schedules of the region; stopped until someone starts them."""
-    return [*_build_ingest(pipeline), _build_daily(pipeline), _build_coverage(pipeline)]
+    return [
+        *_build_plain(pipeline),
+        _build_daily(pipeline),
+        _build_coverage(pipeline),
+    ]
 
 
-def _build_ingest(pipeline: Pipeline) -> Iterator[dg.ScheduleDefinition]:
+def _build_plain(pipeline: Pipeline) -> Iterator[dg.ScheduleDefinition]:
     yield dg.ScheduleDefinition(
         name="hourly_ingest",
         job_name="ingest_job",
@@ -53,6 +57,13 @@ def _build_ingest(pipeline: Pipeline) -> Iterator[dg.ScheduleDefinition]:
         run_config={"ops": {op: {"config": {"lane": "rescan"}}}},
         description="Reads the trailing window of every stream again: late, newer and deleted "
         "Items reopen their partitions.",
+    )
+    yield dg.ScheduleDefinition(
+        name="daily_checks",
+        job_name="checks_job",
+        cron_schedule="30 7 * * *",
+        execution_timezone="UTC",
+        description="Holds the files and rows of the newest covered days to every check.",
     )
 
 
