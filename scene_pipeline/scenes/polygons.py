@@ -71,8 +71,11 @@ def build_multipolygons(xy: Any, owner: Any) -> Any:
 
 
 def make_valid(shapes: Any) -> Any:
-    """Valid polygons that cover what the rings enclose; both halves of a bow-tie are kept."""
+    """Valid MultiPolygons that cover what the rings enclose; both halves of a bow-tie are kept."""
     mended = shapely.make_valid(shapes, method="structure", keep_collapsed=False)
+    # GEOS leaves parts that share an edge where a ring runs along itself; their union is valid.
+    sharing = ~shapely.is_valid(mended)
+    mended[sharing] = [shapely.union_all(shapely.get_parts(shape)) for shape in mended[sharing]]
     return np.array([keep_polygons(shape) for shape in mended], dtype=object)
 
 
