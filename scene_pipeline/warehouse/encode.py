@@ -12,7 +12,7 @@ from pgpq.schema import Jsonb
 from psycopg import sql
 
 from scene_pipeline.scenes.schema import GEOMETRY
-from scene_pipeline.warehouse.rows import GEOMETRY_COLUMN
+from scene_pipeline.warehouse.rows import GEOMETRY_COLUMN, TABLE_COLUMNS
 
 __all__ = ["copy_rows", "encode_rows"]
 
@@ -25,8 +25,8 @@ def copy_rows(connection: psycopg.Connection, rows: pa.Table, *, schema: str) ->
     Geometry goes as plain WKB: the column's type fills in its SRID and refuses another.
     """
     names = [
-        sql.Identifier(GEOMETRY_COLUMN if name == GEOMETRY.name else name)
-        for name in rows.column_names
+        sql.Identifier(GEOMETRY_COLUMN if column is GEOMETRY else column.name)
+        for column in TABLE_COLUMNS
     ]
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(
         sql.Identifier(schema, "scene_footprints"), sql.SQL(", ").join(names)
@@ -40,7 +40,8 @@ def copy_rows(connection: psycopg.Connection, rows: pa.Table, *, schema: str) ->
 
 
 def encode_rows(rows: pa.Table) -> Iterator[bytes]:
-    """The content of a binary COPY, in pieces of a few thousand rows to bound the memory."""
+    """The content of a binary COPY of `TABLE_COLUMNS`, in pieces that bound the memory."""
+    rows = rows.select([column.name for column in TABLE_COLUMNS])
     builders = {field.name: _pick_builder(field) for field in rows.schema}
     encoder = pgpq.ArrowToPostgresBinaryEncoder.new_with_encoders(rows.schema, builders)
     yield encoder.write_header()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import struct
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,11 +23,16 @@ import pyarrow as pa
 
 from scene_pipeline.errors import ScenePipelineError, TableMismatchError, WarehouseUnavailableError
 from scene_pipeline.scenes.keys import PartitionKey
-from scene_pipeline.scenes.schema import BBOX, GEOMETRY, STORAGE_SRID, Column
 from scene_pipeline.warehouse.geopackage_ddl import create_tables
+from scene_pipeline.warehouse.geopackage_values import (
+    STORED_COLUMNS,
+    decode_rows,
+    encode_rows,
+    format_instant,
+    parse_published,
+)
 from scene_pipeline.warehouse.port import PartitionRows, Replaced, TableVersion
 from scene_pipeline.warehouse.rows import (
-    TABLE_COLUMNS,
     MovedRow,
     build_rows,
     check_rows,
@@ -40,12 +44,15 @@ from scene_pipeline.warehouse.rows import (
 
 __all__ = ["GeoPackageWarehouse"]
 
-# GeoPackage binary, section 2.1.3: magic, version 0, flags (little-endian, xy envelope), SRID.
-_BLOB_HEADER = struct.Struct("<2sBBi4d")
-_FLAGS = 0b0000_0011
 _KEYS_A_QUERY = 5000
 _KEYS_A_TRANSACTION = 200
 
+_NAMES = ", ".join(f'"{name}"' for name in STORED_COLUMNS)
+_READ = (
+    f"SELECT {_NAMES} FROM scene_footprints WHERE region = ? AND acq_date = ? AND tile = ?"
+    " ORDER BY collection, item_id"
+)
+_INSERT = f"INSERT INTO scene_footprints ({_NAMES}) VALUES ({', '.join('?' * len(STORED_COLUMNS))})"
 _DELETE = "DELETE FROM scene_footprints WHERE region = ? AND acq_date = ? AND tile = ?"
 _COUNT = "SELECT count(*) FROM scene_footprints WHERE region = ? AND acq_date = ? AND tile = ?"
 _VERSION = "SELECT raw_seq FROM partition_versions WHERE region = ? AND acq_date = ? AND tile = ?"
@@ -53,11 +60,9 @@ _SET_VERSION = (
     "INSERT OR REPLACE INTO partition_versions"
     " (region, acq_date, tile, raw_seq, row_count, replaced_at) VALUES (?, ?, ?, ?, ?, ?)"
 )
-# The trailing Z is cut, so that "10:00:00" sorts before "10:00:00.5".
 _MOVED = """
-SELECT o.acq_date, o.tile, o.collection, o.item_id,
-       coalesce(rtrim(coalesce(o.updated_at, o.created_at), 'Z')
-                > rtrim(coalesce(n.updated_at, n.created_at), 'Z'), 0)
+SELECT o.acq_date, o.tile, o.collection, o.item_id, o.updated_at, o.created_at, o.microseconds,
+       n.updated_at, n.created_at, n.microseconds
 FROM scene_footprints n CROSS JOIN scene_footprints o
   ON o.region = n.region AND o.collection = n.collection AND o.item_id = n.item_id
 WHERE n.region = ? AND n.acq_date = ? AND n.tile = ? AND o.acq_date <> n.acq_date
@@ -135,19 +140,8 @@ class GeoPackageWarehouse:
 
     def read(self, key: PartitionKey) -> pa.Table:
         """See `Warehouse.read`."""
-        names = ", ".join(f'"{_stored_name(column)}"' for column in TABLE_COLUMNS)
-        query = (
-            f"SELECT {names} FROM scene_footprints WHERE region = ? AND acq_date = ? AND tile = ?"
-            " ORDER BY collection, item_id"
-        )
-        stored = self._select(query, self._place(key), describe_place(self.region, key))
-        columns = list(zip(*stored, strict=True)) or [()] * len(TABLE_COLUMNS)
-        return build_rows(
-            {
-                column.name: [_parse_stored(column, value) for value in values]
-                for column, values in zip(TABLE_COLUMNS, columns, strict=True)
-            }
-        )
+        stored = self._select(_READ, self._place(key), describe_place(self.region, key))
+        return build_rows(decode_rows(stored))
 
     def read_versions(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, TableVersion]:
         """See `Warehouse.read_versions`."""
@@ -192,26 +186,21 @@ class GeoPackageWarehouse:
         if stored:
             refuse_older_version(stored[0], partition, region=self.region)
         deleted = connection.execute(_DELETE, place).rowcount
-        names = ", ".join(f'"{_stored_name(column)}"' for column in TABLE_COLUMNS)
-        marks = ", ".join("?" * len(TABLE_COLUMNS))
-        columns = [_encode(column, rows, partition) for column in TABLE_COLUMNS]
-        connection.executemany(
-            f"INSERT INTO scene_footprints ({names}) VALUES ({marks})", zip(*columns, strict=True)
-        )
+        connection.executemany(_INSERT, encode_rows(rows))
         (found,) = connection.execute(_COUNT, place).fetchone()
         require_count(found, rows.num_rows, region=self.region, key=partition.key)
         self._take_from_other_days(connection, partition.key)
-        now = _format_instant(datetime.now(UTC))
+        now = format_instant(datetime.now(UTC))
         connection.execute(_SET_VERSION, (*place, partition.raw_seq, rows.num_rows, now))
         connection.execute(_TOUCH, (now,))
         return deleted
 
     def _take_from_other_days(self, connection: sqlite3.Connection, key: PartitionKey) -> None:
-        found = connection.execute(_MOVED, self._place(key)).fetchall()
-        moved = [
-            MovedRow(date.fromisoformat(day), tile, collection, item_id, bool(newer))
-            for day, tile, collection, item_id, newer in found
-        ]
+        moved = []
+        for day, tile, collection, item_id, *times in connection.execute(_MOVED, self._place(key)):
+            theirs, ours = parse_published(*times[:3]), parse_published(*times[3:])
+            is_newer = theirs is not None and ours is not None and theirs > ours
+            moved.append(MovedRow(date.fromisoformat(day), tile, collection, item_id, is_newer))
         refuse_older_items(moved, key, region=self.region)
         for row in moved:
             place = self._place(PartitionKey(row.day, row.tile))
@@ -232,7 +221,8 @@ class GeoPackageWarehouse:
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # SQLite ends it itself when the disk is full
+                    connection.execute("ROLLBACK")
                 raise
 
     def _select(self, query: str, parameters: tuple[str, ...], where: str) -> list[Any]:
@@ -267,45 +257,3 @@ class GeoPackageWarehouse:
                 where=where,
                 next_step="rebuild the partition; if the file is no GeoPackage of ours, move it",
             ) from error
-
-
-def _stored_name(column: Column) -> str:
-    return "geom" if column is GEOMETRY else column.name
-
-
-def _encode(column: Column, rows: pa.Table, partition: PartitionRows) -> list[Any]:
-    values: list[Any] = rows[column.name].to_pylist()
-    if column is GEOMETRY:
-        bounds = partition.rows[BBOX.name].combine_chunks().flatten()
-        sides = zip(*(bounds[side].to_pylist() for side in (0, 2, 1, 3)), strict=True)
-        return [
-            _BLOB_HEADER.pack(b"GP", 0, _FLAGS, STORAGE_SRID, *envelope) + wkb
-            for envelope, wkb in zip(sides, values, strict=True)
-        ]
-    if pa.types.is_date(column.type):
-        return [value.isoformat() for value in values]
-    if pa.types.is_timestamp(column.type):
-        return [None if value is None else _format_instant(value) for value in values]
-    if pa.types.is_list(column.type):
-        return [json.dumps(value) for value in values]
-    return values
-
-
-def _parse_stored(column: Column, value: Any) -> Any:
-    if value is None:
-        return None
-    if column is GEOMETRY:
-        return value[_BLOB_HEADER.size :]
-    if pa.types.is_date(column.type):
-        return date.fromisoformat(value)
-    if pa.types.is_timestamp(column.type):
-        return datetime.fromisoformat(value)
-    if pa.types.is_list(column.type):
-        return json.loads(value)
-    return value
-
-
-def _format_instant(instant: datetime) -> str:
-    """Milliseconds, the form of the standard, where they are exact; else microseconds."""
-    text = instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
-    return f"{text.removesuffix('000')}Z"

@@ -7,6 +7,7 @@ import sqlite3
 import pyarrow as pa
 
 from scene_pipeline.scenes.schema import GEOMETRY, STORAGE_SRID, Column
+from scene_pipeline.warehouse.geopackage_values import MICROSECONDS, STORED_COLUMNS
 from scene_pipeline.warehouse.rows import GEOMETRY_COLUMN, TABLE_COLUMNS
 
 __all__ = ["create_tables"]
@@ -79,6 +80,7 @@ def _declare(column: Column) -> str:
 _OUR_TABLES = (
     f"""CREATE TABLE scene_footprints (
         fid INTEGER PRIMARY KEY NOT NULL, {", ".join(map(_declare, TABLE_COLUMNS))},
+        {MICROSECONDS} TEXT,
         UNIQUE (region, acq_date, tile, collection, item_id))""",
     """CREATE INDEX ix_scene_footprints_item
         ON scene_footprints (region, collection, item_id, acq_date)""",
@@ -101,11 +103,11 @@ def create_tables(connection: sqlite3.Connection) -> None:
 
     Raises `sqlite3.DatabaseError` for a file that holds something else.
     """
-    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    if "partition_versions" in names:
+    found = connection.execute("SELECT name FROM pragma_table_info('scene_footprints')").fetchall()
+    if [name for (name,) in found] == ["fid", *STORED_COLUMNS]:
         return
-    if names:
-        raise sqlite3.DatabaseError("the file holds tables of another program")
+    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+        raise sqlite3.DatabaseError("its tables are of another program or version")
     for statement in _METADATA_TABLES:
         connection.execute(statement)
     connection.executemany(

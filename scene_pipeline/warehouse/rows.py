@@ -61,7 +61,7 @@ def describe_place(region: str, key: PartitionKey) -> str:
 
 
 def check_rows(partition: PartitionRows, *, region: str) -> pa.Table:
-    """The rows in `TABLE_COLUMNS`, or `TableMismatchError` for what no column would accept.
+    """The rows in `SCENE_COLUMNS`, or `TableMismatchError` for what no column would accept.
 
     Refused: another schema, a null where none may be, rows of another partition or raw version,
     a geometry that is not a 2D MultiPolygon, is empty, or declares an SRID of its own.
@@ -98,7 +98,7 @@ def check_rows(partition: PartitionRows, *, region: str) -> pa.Table:
                 next_step=_REBUILD,
             )
     _check_geometry(rows, where)
-    return rows.select([column.name for column in TABLE_COLUMNS])
+    return rows.select([column.name for column in SCENE_COLUMNS])
 
 
 def _check_geometry(rows: pa.Table, where: str) -> None:

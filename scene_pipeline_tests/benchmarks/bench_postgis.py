@@ -24,7 +24,7 @@ from scene_pipeline.lake.frames import to_geopandas
 from scene_pipeline.warehouse.encode import encode_rows
 from scene_pipeline.warehouse.migrate import migrate_warehouse
 from scene_pipeline.warehouse.postgis import PostGISWarehouse
-from scene_pipeline.warehouse.rows import check_rows
+from scene_pipeline.warehouse.rows import TABLE_COLUMNS, check_rows
 from scene_pipeline_tests.benchmarks.harness import Result, benchmark, compare
 from scene_pipeline_tests.services.postgres import run_cluster
 from scene_pipeline_tests.services.scene_rows import REGION, key_of, make_partition
@@ -139,7 +139,7 @@ def _write_copy_file(folder: str, rows: int) -> str:
     path = Path(folder) / f"{partition.key.day}.bin"
     path.write_bytes(b"".join(encode_rows(table)))
     path.chmod(0o644)
-    names = ", ".join("geom" if name == "geometry" else name for name in table.column_names)
+    names = ", ".join(c.name.replace("geometry", "geom") for c in TABLE_COLUMNS)
     return f"COPY ours.scene_footprints ({names}) FROM '{path}' (FORMAT binary)"
 
 
