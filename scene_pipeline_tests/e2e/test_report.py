@@ -63,7 +63,7 @@ def test_it_says_what_the_region_holds(report: Path, built_region: BuiltRegion) 
 
 def test_it_changes_nothing(built_region: BuiltRegion, tmp_path: Path) -> None:
     def read_all() -> dict[Path, bytes]:
-        lake = (built_region.base / "lake").rglob("*")
+        lake = (built_region.base / ".scene_pipeline" / "lake").rglob("*")
         return {path: path.read_bytes() for path in lake if path.is_file()}
 
     def count_rows() -> dict[str, int]:

@@ -33,10 +33,10 @@ start_date = {start}
 end_date = {end}
 area = [175.5, -21.0, -178.0, -17.0]
 zoom = 7
-state_url = "sqlite:///{base}/state.db"
-lake = "{base}/lake"
+state_url = "sqlite:///{base}/.scene_pipeline/state.db"
+lake = "{base}/.scene_pipeline/lake"
 warehouse_url = "{warehouse_url}"
-dagster_home = "{base}/dagster_home"
+dagster_home = "{base}/.scene_pipeline/dagster_home"
 
 [[streams]]
 source = "simulator"
@@ -45,6 +45,9 @@ collection = "sim-optical"
 [retries]
 max_retries = 0
 """
+
+
+_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,9 @@ def build_region(
                 pipeline.store.write(pipeline.lake.path(damaged), b"not a parquet file")
         for day in sorted({key.day for key in window} - {damaged.day if damaged else None}):
             job = definitions.resolve_job_def("coverage_job")
-            assert job.execute_in_process(instance=instance, partition_key=day.isoformat()).success
+            made = job.execute_in_process(
+                instance=instance, partition_key=day.isoformat(), run_config=_QUIET
+            )
+            assert made.success
     pipeline.state.dispose()
     return BuiltRegion(base, config, settings, tuple(sorted({k.day for k in window})), damaged)
