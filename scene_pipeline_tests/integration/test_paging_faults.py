@@ -1,126 +1,26 @@
-"""Ingest over HTTP from servers that stop, misbehave or change: the bound never lies."""
+"""Paging that repeats, cuts, expires or changes under a traversal: the bound never lies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-import sqlalchemy as sa
 
 from scene_pipeline.errors import SourceFaultError, SourceUnavailableError
-from scene_pipeline.ingest.bounds import Bound
-from scene_pipeline.ingest.ingester import LaneReport
-from scene_pipeline.ingest.runner import run_ingest
-from scene_pipeline.settings import Caps, FinalitySettings, Settings, StreamSettings
-from scene_pipeline.state import tables as t
-from scene_pipeline.state.database import open_state
-from scene_pipeline_tests.conftest import REAL_DATA
+from scene_pipeline.settings import Settings
+from scene_pipeline_tests.services.http_region import (
+    BEFORE_TODAY,
+    DIRECT,
+    ingest,
+    make_item,
+    make_settings,
+    read_ids,
+)
 from scene_pipeline_tests.services.http_server import answer_json, serve
 from scene_pipeline_tests.services.memory_stac import Fault, MemoryStac
-from scene_pipeline_tests.services.replay import Exchange, Replay, read_exchanges
-
-DIRECT = {"method": "POST", "sortby": "no"}
-NOW = datetime(2024, 7, 10, 12, tzinfo=UTC)
-
-
-def make_settings(url: str, folder: Path, *, deadline_s: float = 60, **stream: Any) -> Settings:
-    """A region of the whole world at zoom 0, one stream, no waiting."""
-    fields = {
-        "url": url,
-        "collection": "c",
-        "name": "s",
-        "finality": FinalitySettings(rule="lag", hours=24),
-        "requests_per_s": 100_000,
-        "page_limit": 10,
-        "window_days": 60,
-        "options": DIRECT,
-        **stream,
-    }
-    return Settings(
-        region="world",
-        area=(-180.0, -90.0, 180.0, 90.0),
-        zoom=0,
-        start_date=date(2024, 6, 1),
-        end_date=date(2024, 7, 10),
-        state_url=f"sqlite:///{folder}/state.db",  # type: ignore[arg-type]
-        lake=str(folder / "lake"),
-        streams=(StreamSettings(**fields),),
-        caps=Caps(stac_requests_per_s=100_000, http_deadline_s=deadline_s),
-    )
-
-
-def ingest(settings: Settings, now: datetime = NOW) -> LaneReport:
-    (report,) = run_ingest(settings, clock=lambda: now).streams
-    return report
-
-
-def read_ids(settings: Settings) -> set[str]:
-    """Ids with any outcome, from the receipts."""
-    engine = open_state(settings.state_engine_url)
-    try:
-        with engine.connect() as connection:
-            return set(connection.execute(sa.select(t.receipts.c.item_id)).scalars())
-    finally:
-        engine.dispose()
-
-
-# -- recorded sequences -----------------------------------------------------------------------
-
-
-def read_searches(path: Path) -> list[Exchange]:
-    return [e for e in read_exchanges(path) if e.is_page and e.url.endswith("/search")]
-
-
-RECORDS = [path for path in sorted((REAL_DATA / "paging").glob("*.gz")) if read_searches(path)]
-
-
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name.split(".ndjson")[0])
-def test_recorded_sequence_is_as_finished_as_its_record(path: Path, tmp_path: Path) -> None:
-    """A record that ends on a page with `next` is unfinished: no bound, ever."""
-    searches = read_searches(path)
-    replay = Replay(read_exchanges(path), any_search=True)
-    with serve(replay.respond) as server:
-        replay.url = server.url
-        root = searches[0].url.removesuffix("/search").replace(replay.origin, server.url)
-        collection = searches[0].document["features"][0]["collection"]
-        settings = make_settings(root, tmp_path, collection=collection)
-        report = ingest(settings)
-    recorded = {item_id for page in searches for item_id in page.ids}
-    assert report.items > 0
-    assert read_ids(settings) <= recorded
-    assert set(searches[0].ids) <= read_ids(settings)
-    if searches[0].next_link is not None:
-        assert report.bound is None
-        assert isinstance(report.error, SourceUnavailableError)
-        assert report.state == "blocked"
-
-
-def test_some_records_finish_and_most_do_not() -> None:
-    finished = [path for path in RECORDS if read_searches(path)[0].next_link is None]
-    assert len(finished) >= 5
-    assert len(RECORDS) - len(finished) >= 10
-
-
-# -- a server that changes and misbehaves -----------------------------------------------------
-
-
-def make_item(item_id: str, at: str) -> dict[str, Any]:
-    ring = [[10, 1], [11, 1], [11, 2], [10, 2], [10, 1]]
-    return {
-        "type": "Feature",
-        "stac_version": "1.0.0",
-        "id": item_id,
-        "collection": "c",
-        "geometry": {"type": "Polygon", "coordinates": [ring]},
-        "bbox": [10, 1, 11, 2],
-        "properties": {"datetime": at},
-        "links": [],
-        "assets": {},
-    }
 
 
 def make_month(count: int = 55) -> list[dict[str, Any]]:
@@ -155,9 +55,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 def exact(world: World) -> None:
     """The server's count is declared exact."""
     world.stream["options"] = {**DIRECT, "matched": "exact"}
-
-
-BEFORE_TODAY = Bound(datetime(2024, 7, 9, 12, tzinfo=UTC))
 
 
 def test_whole_traversal_is_certified_for_the_time_it_began(world: World) -> None:
