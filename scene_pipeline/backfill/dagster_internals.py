@@ -46,6 +46,7 @@ __all__ = [
     "add_backfill_row",
     "create_planned_run",
     "find_location",
+    "is_daemon_beating",
     "list_backfills",
     "open_workspace",
     "plan_run_id",
@@ -55,6 +56,7 @@ __all__ = [
 ]
 
 _WINDOW = 30_000
+_HEARTBEAT_S = 120.0
 
 EventKind = Literal["materialized", "planned"]
 _EVENT_TYPES: dict[EventKind, dg.DagsterEventType] = {
@@ -147,6 +149,12 @@ def read_event_facts(
                 for position, run_id, at in rows
             )
     return found
+
+
+def is_daemon_beating(instance: dg.DagsterInstance) -> bool:
+    """Whether a daemon that starts queued runs gave a sign of life lately (it does each 30 s)."""
+    beat = instance.get_daemon_heartbeats().get("QUEUED_RUN_COORDINATOR")
+    return beat is not None and time.time() - beat.timestamp < _HEARTBEAT_S
 
 
 def plan_run_id(plan_id: str, index: int) -> str:

@@ -21,6 +21,7 @@ __all__ = [
     "launcher_here",
     "mark_recorded",
     "parse_launcher",
+    "read_launch",
     "read_open_plans",
     "read_plan",
     "take_over",
@@ -126,6 +127,17 @@ def read_open_plans(engine: sa.Engine, *, region: str, limit: int = 100) -> list
             .where(plans.c.region == region, plans.c.recorded_at.is_(None))
             .order_by(plans.c.created_at)
             .limit(limit)
+        ).all()
+    return [_stored(row) for row in rows]
+
+
+def read_launch(engine: sa.Engine, *, region: str, launch_id: str) -> list[StoredPlan]:
+    """The plans of one launch, in wave order."""
+    with reading(engine) as connection:
+        rows = connection.execute(
+            sa.select(plans)
+            .where(plans.c.region == region, plans.c.launch_id == launch_id)
+            .order_by(plans.c.wave)
         ).all()
     return [_stored(row) for row in rows]
 

@@ -22,15 +22,32 @@ from scene_pipeline.backfill.launch import (
     heal_plans,
     new_launch_id,
     reserve_keys,
+    reserve_plan,
     submit_plan,
 )
 from scene_pipeline.backfill.local import end_dead_local_plans, execute_plan
-from scene_pipeline.backfill.plan_store import Launcher, StoredPlan, launcher_here
+from scene_pipeline.backfill.plan import parse_plan
+from scene_pipeline.backfill.plan_store import (
+    Launcher,
+    StoredPlan,
+    launcher_here,
+    read_launch,
+    read_plan,
+)
 from scene_pipeline.backfill.policies import Policy
-from scene_pipeline.backfill.selection import Choice, Selection
+from scene_pipeline.backfill.selection import LAUNCHABLE, Choice, Selection
 from scene_pipeline.scenes.keys import PartitionKey
 
-__all__ = ["DaemonExecutor", "Executor", "LocalExecutor", "Wave", "launch_waves", "wait_for_plan"]
+__all__ = [
+    "DaemonExecutor",
+    "Executor",
+    "LocalExecutor",
+    "Wave",
+    "launch_saved",
+    "launch_waves",
+    "retry_undone",
+    "wait_for_plan",
+]
 
 _POLL_S = 1.0
 
@@ -148,6 +165,70 @@ def launch_waves(
             break
         made = frozenset(account.by_outcome["done"])
     return waves
+
+
+def launch_saved(
+    site: Site,
+    executor: Executor,
+    *,
+    document: str,
+    advance: Callable[[TrackedAsset, int, int, str], None],
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> list[Wave]:
+    """Launch a plan that was saved earlier; raises `StalePlanError` if it means something else."""
+    plan = parse_plan(document)
+    executor.heal(site)
+    stored = reserve_plan(
+        site, plan, launcher=executor.launcher, launch_id=new_launch_id(), now=clock()
+    )
+    executor.execute(
+        site, stored, lambda done, text: advance(plan.asset, done, len(plan.keys), text)
+    )
+    (account,) = diagnose_backfill(site, plan.plan_id, now=clock())
+    return [Wave(plan.asset, Choice((), plan.trimmed), stored, account)]
+
+
+def find_linked_assets(site: Site, backfill_id: str) -> set[TrackedAsset]:
+    """Assets of every wave of the launch that a plan belongs to; none for other backfills."""
+    region = site.definition.region
+    stored = read_plan(site.engine, region=region, plan_id=backfill_id)
+    if stored is None:
+        return set()
+    linked = read_launch(site.engine, region=region, launch_id=stored.launch_id)
+    return {each.plan.asset for each in linked}
+
+
+def retry_undone(
+    site: Site,
+    executor: Executor,
+    *,
+    backfill_id: str,
+    policies: Mapping[TrackedAsset, Policy],
+    advance: Callable[[TrackedAsset, int, int, str], None],
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> list[Wave]:
+    """Launch exactly the failed and missing keys of a backfill, whatever their state was.
+
+    The other waves of the same launch follow with what the retried keys now let them do.
+    """
+    undone = {
+        account.asset: account.undone
+        for account in diagnose_backfill(site, backfill_id, now=clock())
+    }
+    following = find_linked_assets(site, backfill_id) - undone.keys()
+    keys: dict[TrackedAsset, Sequence[PartitionKey]] = {
+        **undone,
+        **{asset: [key for keys in undone.values() for key in keys] for asset in following},
+    }
+    return launch_waves(
+        site,
+        executor,
+        policies={asset: policies[asset] for asset in keys},
+        keys=keys,
+        selection=Selection(states=frozenset(LAUNCHABLE), ahead=True),
+        advance=advance,
+        clock=clock,
+    )
 
 
 def wait_for_plan(site: Site, stored: StoredPlan, advance: Advance) -> None:
