@@ -6,6 +6,7 @@ go to the provider's own origin alone and are cut out of every message.
 
 from __future__ import annotations
 
+import json
 import random
 import time
 import weakref
@@ -51,11 +52,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A parsed document, where it came from in the end, and the server's clock."""
+    """A parsed document, where it came from in the end, and the server's clock.
+
+    ``where`` names the request in messages; ``url`` may hold signatures.
+    """
 
     document: Any
     url: str
     server_at: datetime | None
+    where: str = ""
 
 
 class Refusal(SourceFaultError):  # noqa: N818 - it is an answer, and callers give it a meaning
@@ -122,14 +127,14 @@ class HttpClient:
             try:
                 reply = self._send(request, deadline)
             except httpx.TransportError as error:
-                trouble, pause_s = f"{type(error).__name__}: {error}", None
+                trouble, pause_s = self._scrub(f"{type(error).__name__}: {error}"), None
             except _RetryLaterError as later:
                 trouble, pause_s, held = later.what, later.pause_s, later.held
                 if later.status == 500 and attempt + 1 == tries_at_500:
                     raise Refusal(
-                        f"failed {tries_at_500} times: {self._scrub(trouble)}",
+                        f"failed {tries_at_500} times: {trouble}",
                         status=500,
-                        where=_describe(request),
+                        where=self._name(request),
                     ) from None
             else:
                 return reply
@@ -141,8 +146,8 @@ class HttpClient:
             if self.clock() + pause_s >= deadline:
                 raise SourceUnavailableError(
                     f"no answer within {self.deadline_s:g} s and {attempt} tries; "
-                    f"the last: {self._scrub(trouble)}",
-                    where=_describe(request),
+                    f"the last: {trouble}",
+                    where=self._name(request),
                     next_step="run it again later; nothing moved",
                 )
             if not held:
@@ -153,7 +158,7 @@ class HttpClient:
         if wait_s is None:
             raise SourceUnavailableError(
                 f"the provider's shared request rate has no turn within {self.deadline_s:g} s",
-                where=_describe(request),
+                where=self._name(request),
                 next_step="run it again later; the provider asked for a pause, or others use it",
             )
         if wait_s > 0:
@@ -162,37 +167,59 @@ class HttpClient:
     def _send(self, request: Request, deadline: float) -> Reply:
         for _ in range(MAX_REDIRECTS + 1):
             url = self._check_reach(request)
-            headers = {k: v for k, v in request.headers.items() if k.lower() not in _OWN_HEADERS}
+            asked = {k: v for k, v in request.headers.items() if k.lower() not in _OWN_HEADERS}
+            headers = httpx.Headers(asked)
             if _origin(url) == _origin(self.root):
-                headers |= {name: value.get_secret_value() for name, value in self.secrets.items()}
+                for name, secret in self.secrets.items():
+                    headers[name] = secret.get_secret_value()
             with self._client.stream(
                 request.method, url, json=request.body, headers=headers
             ) as response:
                 if response.has_redirect_location:
-                    request = _redirect(request, response)
+                    request = self._redirect(request, response)
                     continue
-                body = self._read_body(response, deadline)
+                body = self._read_body(response, deadline, where=self._name(request))
                 return self._judge(request, response, body)
-        raise SourceFaultError(f"more than {MAX_REDIRECTS} redirects", where=_describe(request))
+        raise SourceFaultError(f"more than {MAX_REDIRECTS} redirects", where=self._name(request))
+
+    def _redirect(self, request: Request, response: httpx.Response) -> Request:
+        """The request again at its new address; one whose method would change is refused."""
+        if request.method == "POST" and response.status_code not in {307, 308}:
+            raise SourceFaultError(
+                f"status {response.status_code} would turn a POST into a GET",
+                where=self._name(request),
+                next_step="set url of the stream to the API's new address",
+            )
+        try:
+            url = str(response.url.join(response.headers["location"]))
+        except httpx.InvalidURL as error:
+            raise SourceFaultError(
+                f"redirect to no URL: {error}", where=self._name(request)
+            ) from None
+        return Request(request.method, url, request.body, request.headers)
 
     def _check_reach(self, request: Request) -> httpx.URL:
         try:
             url = httpx.URL(request.url)
         except httpx.InvalidURL as error:
-            raise SourceFaultError(f"not a URL: {error}", where=_describe(request)) from None
+            raise SourceFaultError(f"not a URL: {error}", where=self._name(request)) from None
         if url.userinfo or _origin(url) not in self._origins:
             allowed = ", ".join(sorted(f"{s}://{host}:{port}" for s, host, port in self._origins))
+            foreign = self._scrub(f"{url.scheme}://{url.netloc.decode()}")
             raise SourceFaultError(
-                f"the provider leads to {url.scheme}://{url.netloc.decode()}, which is not its own",
+                f"the provider leads to {foreign}, which is not its own",
                 where=f"allowed: {allowed}",
                 next_step="name the host in allowed_hosts of the stream's options if it is right",
             )
         return url
 
-    def _read_body(self, response: httpx.Response, deadline: float) -> bytes:
+    def _read_body(self, response: httpx.Response, deadline: float, *, where: str) -> bytes:
         encoding = response.headers.get("content-encoding", "identity").lower()
         if encoding not in {"identity", "gzip"}:
-            raise SourceFaultError(f"content-encoding {encoding[:20]!r} was not asked for")
+            raise SourceFaultError(
+                "the body has a content-encoding that was not asked for (gzip alone was)",
+                where=where,
+            )
         inflate = zlib.decompressobj(31) if encoding == "gzip" else None
         body = bytearray()
         for chunk in response.iter_raw():
@@ -201,6 +228,7 @@ class HttpClient:
             if len(body) > self.max_body_bytes:
                 raise SourceFaultError(
                     f"the body is larger than {self.max_body_bytes / 2**20:g} MiB",
+                    where=where,
                     next_step="lower page_limit of the stream, or raise max_page_mb of its options",
                 )
             if self.clock() >= deadline:
@@ -214,12 +242,12 @@ class HttpClient:
         if status in _RETRIED:
             pause_s = parse_retry_after(response.headers.get("retry-after"), server_at)
             held = status == 429 or pause_s is not None
-            raise _RetryLaterError(status, excerpt(body), pause_s=pause_s, held=held)
+            raise _RetryLaterError(status, self._quote(body), pause_s=pause_s, held=held)
         if not response.is_success:
             raise Refusal(
-                f"refused with status {status}: {self._scrub(excerpt(body))}",
+                f"refused with status {status}: {self._quote(body)}",
                 status=status,
-                where=_describe(request),
+                where=self._name(request),
                 next_step="check headers of the stream" if status in {401, 403} else "",
             )
         try:
@@ -227,16 +255,25 @@ class HttpClient:
         except ValueError as error:
             raise SourceFaultError(
                 f"the answer is not usable JSON: {str(error)[:100]}",
-                where=_describe(request),
+                where=self._name(request),
             ) from None
-        return Reply(document, str(response.url), server_at)
+        return Reply(document, str(response.url), server_at, where=self._name(request))
+
+    def _name(self, request: Request) -> str:
+        """Method and address without its query, which may hold a signature."""
+        return self._scrub(f"{request.method} {request.url.partition('?')[0]}")[:300]
+
+    def _quote(self, body: bytes) -> str:
+        # Scrubbed before it is cut: half a secret is one too much.
+        return excerpt(self._scrub(body.decode(errors="replace")))
 
     def _scrub(self, text: str) -> str:
         for secret in self.secrets.values():
             value = secret.get_secret_value()
-            # A server may echo the whole header or the bare key behind "Bearer ".
-            for part in filter(None, (value, *(p for p in value.split() if len(p) > 8))):
-                text = text.replace(part, "***")
+            # A server may echo the whole header, or the bare key behind "Bearer ".
+            for part in (value, *(word for word in value.split() if len(word) > 8)):
+                for form in filter(None, (part, json.dumps(part)[1:-1])):
+                    text = text.replace(form, "***")
         return text
 
 
@@ -247,25 +284,5 @@ class _RetryLaterError(Exception):
         self.pause_s, self.held = pause_s, held
 
 
-def _redirect(request: Request, response: httpx.Response) -> Request:
-    """The request again at its new address; one whose method would change is refused."""
-    if request.method == "POST" and response.status_code not in {307, 308}:
-        raise SourceFaultError(
-            f"status {response.status_code} would turn a POST into a GET",
-            where=_describe(request),
-            next_step="set url of the stream to the API's new address",
-        )
-    try:
-        url = str(response.url.join(response.headers["location"]))
-    except httpx.InvalidURL as error:
-        raise SourceFaultError(f"redirect to no URL: {error}", where=_describe(request)) from None
-    return Request(request.method, url, request.body, request.headers)
-
-
 def _origin(url: httpx.URL) -> tuple[str, str, int]:
     return url.scheme, url.host, url.port or {"http": 80, "https": 443}.get(url.scheme, 0)
-
-
-def _describe(request: Request) -> str:
-    """Method and address without its query, which may hold a signature."""
-    return f"{request.method} {request.url.partition('?')[0][:300]}"

@@ -61,10 +61,10 @@ def parse_retry_after(text: str | None, server_at: datetime | None) -> float | N
     return max(0.0, (until - (server_at or datetime.now(UTC))).total_seconds())
 
 
-def excerpt(body: bytes) -> str:
-    """The start of a body on one line, for a message."""
-    text = body[:2000].decode(errors="replace")
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200]
+def excerpt(text: str) -> str:
+    """The start of a text on one line, for a message."""
+    printable = "".join(char if char.isprintable() else " " for char in text[:2000])
+    return " ".join(printable.split())[:200]
 
 
 def parse_document(body: bytes) -> Any:

@@ -113,7 +113,7 @@ class StacApi:
         if self.options.sortby == "auto" and isinstance(classes, list):
             sorts = any(str(name).endswith(_SORT_CLASS) for name in classes)
         offered = {
-            str(name).upper(): urljoin(landing.url, str(link.get("href")))
+            str(name).upper(): _join(landing, str(link.get("href")))
             for link in _links(page, "search")
             # Some servers name one address without a method and take both.
             for name in ([link["method"]] if link.get("method") else ("GET", "POST"))
@@ -137,21 +137,21 @@ def find_next(request: Request, reply: Reply) -> Request | None:
     link = min(readable or links, key=lambda one: _method(one) != request.method)
     href, method = link.get("href"), _method(link)
     if not isinstance(href, str) or method not in {"GET", "POST"}:
-        raise SourceFaultError(f"next link cannot be followed: {str(link)[:200]}", where=reply.url)
+        raise SourceFaultError(
+            "next link without an address, or by another method than GET and POST",
+            where=reply.where,
+        )
     body, headers = link.get("body") or {}, link.get("headers") or {}
     if not isinstance(body, dict) or not isinstance(headers, dict):
-        raise SourceFaultError("next link with a body or headers of no object", where=reply.url)
+        raise SourceFaultError("next link with a body or headers of no object", where=reply.where)
     texts = {str(name): str(value) for name, value in headers.items()}
     if not all(
         (name + value).isascii() and (name + value).isprintable() for name, value in texts.items()
     ):
-        raise SourceFaultError("next link with headers that HTTP cannot send", where=reply.url)
+        raise SourceFaultError("next link with headers that HTTP cannot send", where=reply.where)
     if link.get("merge") is True:
         body, texts = {**(request.body or {}), **body}, {**request.headers, **texts}
-    try:
-        url = urljoin(reply.url, href)
-    except ValueError as error:
-        raise SourceFaultError(f"next link to no URL: {error}", where=reply.url) from None
+    url = _join(reply, href)
     if method == "POST":
         return Request("POST", url, body, texts)
     return Request("GET", url, None, texts)
@@ -177,10 +177,11 @@ def _read_page(request: Request, reply: Reply) -> Page:
     document = reply.document
     features = document.get("features") if isinstance(document, dict) else None
     if not isinstance(features, list) or document.get("type") != "FeatureCollection":
-        kind = document.get("type") if isinstance(document, dict) else type(document).__name__
+        kind = document.get("type") if isinstance(document, dict) else None
+        known = f": it is a {kind}" if kind in ("Catalog", "Collection", "Feature") else ""
         raise SourceFaultError(
-            f"the answer is no FeatureCollection but {str(kind)[:100]!r}",
-            where=reply.url.partition("?")[0],
+            f"the answer is no FeatureCollection{known}",
+            where=reply.where,
             next_step="check url of the stream: it is the root of a STAC API",
         )
     following = find_next(request, reply)
@@ -212,6 +213,13 @@ def _links(document: Any, rel: str) -> list[Mapping[str, Any]]:
     if not isinstance(links, list):
         return []
     return [link for link in links if isinstance(link, dict) and link.get("rel") == rel]
+
+
+def _join(reply: Reply, href: str) -> str:
+    try:
+        return urljoin(reply.url, href)
+    except ValueError:
+        raise SourceFaultError("a link leads to no URL", where=reply.where) from None
 
 
 def _method(link: Mapping[str, Any]) -> str:
