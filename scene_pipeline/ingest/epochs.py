@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from scene_pipeline.ingest.checkpoints import Checkpoint, insert_checkpoint
 from scene_pipeline.ingest.frontier_plan import Epoch, EpochState, Member
-from scene_pipeline.ingest.registry import lock_region
+from scene_pipeline.ingest.registry import lock_region, upsert
 from scene_pipeline.ingest.routing import fingerprint_grid
 from scene_pipeline.scenes.keys import SceneDefinition
 from scene_pipeline.state import tables as t
@@ -51,7 +51,8 @@ def reconcile(
 
     def work(connection: sa.Connection) -> int:
         region = definition.region
-        _ensure_region(connection, region)
+        # Two first starts at once: one inserts, the other waits for it, and then for the lock.
+        upsert(connection, t.regions, [{"region": region}], ())
         lock_region(connection, region)
         routing = _ensure_routing(connection, definition, now)
         known = _ensure_streams(connection, region, entries, now)
@@ -183,15 +184,6 @@ def close_epoch(connection: sa.Connection, region: str, number: int) -> None:
         t.epochs.update()
         .where(column.region == region, column.epoch == number)
         .values(state="closed")
-    )
-
-
-def _ensure_region(connection: sa.Connection, region: str) -> None:
-    column = t.regions.c.region
-    missing = ~sa.exists(sa.select(column).where(column == region))
-    literal = sa.literal(region, t.regions.c.region.type)
-    connection.execute(
-        t.regions.insert().from_select(["region"], sa.select(literal).where(missing))
     )
 
 

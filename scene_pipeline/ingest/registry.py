@@ -243,7 +243,8 @@ def upsert(
 ) -> None:
     """Insert ``rows``; where one's key is there, apply ``changes``.
 
-    ``changes``: expressions by column, or columns to overwrite, or None for all of them.
+    ``changes``: expressions by column, or columns to overwrite (none: leave the row as it is),
+    or None for all of them.
     """
     if not rows:
         return
@@ -254,9 +255,12 @@ def upsert(
         changes = [name for name in rows[0] if name not in key]
     if not isinstance(changes, Mapping):
         changes = {name: statement.excluded[name] for name in changes}
-    connection.execute(
-        statement.on_conflict_do_update(index_elements=key, set_=changes), list(rows)
+    upserting = (
+        statement.on_conflict_do_update(index_elements=key, set_=changes)
+        if changes
+        else statement.on_conflict_do_nothing(index_elements=key)
     )
+    connection.execute(upserting, list(rows))
 
 
 def _place_row(region: str, item: Registered, place: PartitionKey) -> dict[str, Any]:

@@ -136,7 +136,8 @@ def _open_streams(
                 source=source,
                 scope=scope_of(source, stream.collection, region.area, region.first),
                 page_limit=stream.page_limit,
-                window=timedelta(days=stream.window_days),
+                # An archive gives everything to every query: windows would only read it again.
+                window=timedelta(days=36_500 if stream.path else stream.window_days),
                 rescan=timedelta(days=stream.rescan_days),
                 hold=stream.on_unusable == "hold",
             )
