@@ -20,6 +20,7 @@ later; ``exit_code`` is what the command line returns for it (0 fine, 1 findings
     │   ├── WarehouseUnavailableError  PostGIS: refused connection, restart, deadlock
     │   └── StateUnavailableError    the state database
     ├── SourceFaultError         3  a provider broke its contract; the stream is blocked
+    │   ├── SourceRefusedError       a final refusal, such as 403; only other settings help
     │   └── TokenExpiredError        the resume token is no longer honoured; restart the window
     ├── CheckpointLostError      1  another ingester moved the checkpoint first; retrying helps
     ├── DataError                1  the data is wrong; only other data helps
@@ -124,6 +125,16 @@ class SourceFaultError(ScenePipelineError):
     """A provider broke its own contract (repeated page, shortfall, foreign host, not STAC)."""
 
     exit_code = 3
+
+
+class SourceRefusedError(SourceFaultError):
+    """A provider refused a request for good; ``status`` is that of HTTP."""
+
+    def __init__(
+        self, what: str, *, status: int = 400, where: str = "", next_step: str = ""
+    ) -> None:
+        super().__init__(what, where=where, next_step=next_step)
+        self.status = status
 
 
 class TokenExpiredError(SourceFaultError):

@@ -19,7 +19,12 @@ from typing import Any, Literal
 import httpx
 from pydantic import SecretStr
 
-from scene_pipeline.errors import SettingsError, SourceFaultError, SourceUnavailableError
+from scene_pipeline.errors import (
+    SettingsError,
+    SourceFaultError,
+    SourceRefusedError,
+    SourceUnavailableError,
+)
 from scene_pipeline.ingest.http_parse import (
     excerpt,
     parse_date,
@@ -28,7 +33,7 @@ from scene_pipeline.ingest.http_parse import (
 )
 from scene_pipeline.ingest.throttle import Throttle
 
-__all__ = ["HttpClient", "Refusal", "Reply", "Request"]
+__all__ = ["HttpClient", "Reply", "Request"]
 
 MAX_BODY_BYTES = 64 * 2**20
 MAX_REDIRECTS = 5
@@ -61,16 +66,6 @@ class Reply:
     url: str
     server_at: datetime | None
     where: str = ""
-
-
-class Refusal(SourceFaultError):  # noqa: N818 - it is an answer, and callers give it a meaning
-    """A final 4xx; ``status`` says which."""
-
-    def __init__(
-        self, what: str, *, status: int = 400, where: str = "", next_step: str = ""
-    ) -> None:
-        super().__init__(what, where=where, next_step=next_step)
-        self.status = status
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -116,7 +111,7 @@ class HttpClient:
     def fetch(self, request: Request, *, tries_at_500: int | None = None) -> Reply:
         """Send until answered or ``deadline_s`` has passed.
 
-        Raises `SourceUnavailableError`, `SourceFaultError` or `Refusal`: a 4xx, or a status 500
+        Raises `SourceUnavailableError`, `SourceFaultError` or `SourceRefusedError`: a 4xx, or a status 500
         that comes ``tries_at_500`` times.
         """
         deadline = self.clock() + self.deadline_s
@@ -131,7 +126,7 @@ class HttpClient:
             except _RetryLaterError as later:
                 trouble, pause_s, held = later.what, later.pause_s, later.held
                 if later.status == 500 and attempt + 1 == tries_at_500:
-                    raise Refusal(
+                    raise SourceRefusedError(
                         f"failed {tries_at_500} times: {trouble}",
                         status=500,
                         where=self._name(request),
@@ -244,7 +239,7 @@ class HttpClient:
             held = status == 429 or pause_s is not None
             raise _RetryLaterError(status, self._quote(body), pause_s=pause_s, held=held)
         if not response.is_success:
-            raise Refusal(
+            raise SourceRefusedError(
                 f"refused with status {status}: {self._quote(body)}",
                 status=status,
                 where=self._name(request),

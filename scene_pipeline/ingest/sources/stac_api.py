@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import urlencode, urljoin
 
-from scene_pipeline.errors import SourceFaultError, TokenExpiredError
+from scene_pipeline.errors import SourceFaultError, SourceRefusedError, TokenExpiredError
 from scene_pipeline.ingest.bounds import Bound
-from scene_pipeline.ingest.http import HttpClient, Refusal, Reply, Request
+from scene_pipeline.ingest.http import HttpClient, Reply, Request
 from scene_pipeline.ingest.sources.base import (
     FOREIGN_CHARS,
     Area,
@@ -73,7 +73,7 @@ class StacApi:
         request = parse_token(token)
         try:
             reply = self.client.fetch(request, tries_at_500=_TRIES_AT_500)
-        except Refusal as refusal:
+        except SourceRefusedError as refusal:
             if refusal.status in _EXPIRED:
                 raise TokenExpiredError(
                     f"the resume token is no longer honoured ({refusal.what})",
