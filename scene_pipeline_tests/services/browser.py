@@ -76,6 +76,15 @@ class Browser:
         """What the page says."""
         return str(self.ask("document.body ? document.body.innerText : ''"))
 
+    def click(self, words: str) -> None:
+        """Click the first link or button that says ``words``, once there is one."""
+        found = (
+            "[...document.querySelectorAll('button, a')]"
+            f".find(e => e.innerText.includes({words!r}))"
+        )
+        self.wait_for(f"{found} !== undefined")
+        self.ask(f"{found}.click()")
+
     def press(self, key: str, *, code: int = 0) -> None:
         """One real key press (`Tab`, `Enter`, …), as the keyboard sends it."""
         codes = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "End": 35, "ArrowRight": 39}
