@@ -40,6 +40,8 @@ Box = tuple[float, float, float, float]
 _COLUMNS: dict[str, tuple[Column, ...]] = {"partition": SCENE_COLUMNS, "segment": RAW_COLUMNS}
 _CRS: dict[str, str] = {"partition": "EPSG:3857", "segment": "OGC:CRS84"}
 _OWN_KEY = b"scene_pipeline"
+# What pyarrow raises on damaged bytes, by where the damage is.
+_DAMAGE = (OSError, ValueError, KeyError, pa.ArrowException)
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 # Few values in many rows: a dictionary is smaller and costs little. Elsewhere it is built in vain.
@@ -98,6 +100,7 @@ def encode_geoparquet(table: pa.Table, info: FileInfo) -> bytes:
         compression_level=_ZSTD_LEVEL,
         use_dictionary=[name for name in _DICTIONARIES if name.partition(".")[0] in schema.names],
         write_statistics=_statistics_of(schema),
+        write_page_checksum=True,
     )
     content: bytes = sink.getvalue().to_pybytes()
     return content
@@ -158,15 +161,16 @@ def read_info(content: bytes, *, where: str) -> tuple[FileInfo, int]:
 
     Raises `LakeFileError` naming ``where`` for a foreign, damaged or differently versioned file.
     """
-    info, file = _open(content, where)
+    info, file, _ = _open(content, where)
     return info, file.metadata.num_rows
 
 
-def _open(content: bytes, where: str) -> tuple[FileInfo, pq.ParquetFile]:
+def _open(content: bytes, where: str) -> tuple[FileInfo, pq.ParquetFile, pa.Schema]:
     try:
-        file = pq.ParquetFile(pa.BufferReader(content))
+        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
         own = (file.metadata.metadata or {}).get(_OWN_KEY)
-    except pa.ArrowException as error:
+        schema = file.schema_arrow
+    except _DAMAGE as error:
         raise _refuse(f"not a whole Parquet file: {error}", where) from None
     if own is None:
         raise _refuse("a Parquet file that this project did not write", where)
@@ -178,7 +182,7 @@ def _open(content: bytes, where: str) -> tuple[FileInfo, pq.ParquetFile]:
         raise _refuse(
             f"a {info.kind} of schema version {info.schema_version}, not {SCHEMA_VERSION}", where
         )
-    return info, file
+    return info, file, schema
 
 
 def _refuse(what: str, where: str) -> LakeFileError:
@@ -203,23 +207,33 @@ def decode_geoparquet(
     and reads only the row groups that can hold such rows. Raises `LakeFileError` naming
     ``where``: not Parquet, damaged, not ours, another kind or schema.
     """
-    info, file = _open(content, where)
+    info, file, stored = _open(content, where)
     if info.kind != kind:
         raise _refuse(f"a {info.kind} where a {kind} is due", where)
     schema = arrow_schema(_COLUMNS[kind])
-    if not file.schema_arrow.equals(schema, check_metadata=False):
+    if not stored.equals(schema, check_metadata=False):
         raise _refuse("its columns are not those of the schema", where)
-    names = schema.names if columns is None else list(columns)
+    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     try:
         if boxes is None:
-            table = file.read(columns=names, use_threads=False)
+            table = file.read(columns=wanted.names, use_threads=False)
         else:
-            groups = _find_groups(file, boxes)
-            table = file.read_row_groups(groups, columns=[*names, "bbox"], use_threads=False)
-            table = table.filter(_meets(boxes)).select(names)
-    except (OSError, pa.ArrowException) as error:
+            table = _fragment(content).to_table(
+                columns=wanted.names, filter=_meets(boxes), use_threads=False
+            )
+    except _DAMAGE as error:
         raise _refuse(f"damaged: {error}", where) from None
-    return info, table.replace_schema_metadata(None)
+    # Parquet adds its own field ids to the types.
+    return info, pa.Table.from_arrays(table.columns, schema=wanted)
+
+
+def _fragment(content: bytes) -> Any:
+    """A file whose row groups are skipped where their statistics rule a filter out."""
+    import pyarrow.dataset
+
+    options = pyarrow.dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+    file_format = pyarrow.dataset.ParquetFileFormat(default_fragment_scan_options=options)
+    return file_format.make_fragment(pa.BufferReader(content))
 
 
 def _meets(boxes: Sequence[Box]) -> pc.Expression:
@@ -228,21 +242,4 @@ def _meets(boxes: Sequence[Box]) -> pc.Expression:
     found = pc.scalar(False)
     for box in boxes:
         found |= (xmin <= box[2]) & (xmax >= box[0]) & (ymin <= box[3]) & (ymax >= box[1])
-    return found
-
-
-def _find_groups(file: pq.ParquetFile, boxes: Sequence[Box]) -> list[int]:
-    """Row groups whose statistics do not rule out a row that meets one of the boxes."""
-    paths = [file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)]
-    leaves = [paths.index(f"bbox.{side}") for side in _SIDES]
-    found = []
-    for group in range(file.metadata.num_row_groups):
-        xmin, ymin, xmax, ymax = (
-            file.metadata.row_group(group).column(leaf).statistics for leaf in leaves
-        )
-        if None in (xmin, ymin, xmax, ymax) or any(
-            xmin.min <= box[2] and xmax.max >= box[0] and ymin.min <= box[3] and ymax.max >= box[1]
-            for box in boxes
-        ):
-            found.append(group)
     return found
