@@ -87,14 +87,16 @@ def commit_page(
     """
     with reading(engine) as connection:
         known = select_receipts(connection, stored.region, stored.stream, prepared)
-    # Receipts never go away, so what is news under the lock is in this table.
     news = [landing.scene for landing in find_news(prepared, known)]
     table = scenes_to_table(news) if news else None
+    in_table = {scene.digest for scene in news}
 
     def work(connection: sa.Connection) -> Committed:
         lock_checkpoint(connection, stored)
-        _require_routing(connection, stored.region, prepared)
+        _require_routing(connection, stored, prepared)
         receipts = select_receipts(connection, stored.region, stored.stream, prepared)
+        if not in_table.issuperset(n.scene.digest for n in find_news(prepared, receipts)):
+            raise _lost(stored, "a rescan has buried one of the page's Items")
         moved = turn_page(
             current,
             page,
@@ -107,7 +109,7 @@ def commit_page(
         counters = lock_region(
             connection, stored.region, arrivals=1, traversals=int(current.traversal is None)
         )
-        _require_routing(connection, stored.region, prepared)
+        _require_routing(connection, stored, prepared)
         traversal = counters.traversals if moved.traversal is None else moved.traversal
         moved = replace(moved, generation=stored.generation + 1, traversal=traversal)
         _write_visit(connection, moved, current.token)
@@ -152,15 +154,20 @@ def commit_page(
     return transact(engine, work)
 
 
-def _require_routing(connection: sa.Connection, region: str, prepared: PreparedPage) -> None:
-    newest = select_generation(connection, region)
+def _require_routing(connection: sa.Connection, stored: Checkpoint, prepared: PreparedPage) -> None:
+    newest = select_generation(connection, stored.region)
     if newest != prepared.routing:
-        raise CheckpointLostError(
-            f"the grid changed while a page was under way: its Items were placed by generation "
-            f"{prepared.routing}, now it is {newest}",
-            where=f"region {region}",
-            next_step="start the ingest again, with the settings in force",
+        raise _lost(
+            stored, f"its Items were placed by grid {prepared.routing}, now {newest} is in force"
         )
+
+
+def _lost(stored: Checkpoint, why: str) -> CheckpointLostError:
+    return CheckpointLostError(
+        f"a page of {stored.stream} is out of date: {why}",
+        where=f"stream {stored.stream}, lane {stored.lane}",
+        next_step="nothing was written; the page is fetched again",
+    )
 
 
 def _find_seen(receipts: Receipts, current: Checkpoint) -> set[ItemId]:

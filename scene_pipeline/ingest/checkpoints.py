@@ -95,6 +95,7 @@ _TAKE = (
 )
 _WRITE = t.checkpoints.update().where(*_HERE)
 _BLOCK = t.checkpoints.update().where(*_HERE, _AT_GENERATION)
+_BLOCK_STREAM = t.checkpoints.update().where(*_HERE[:3])
 _COUNT_LOST = (
     t.streams.update()
     .where(
@@ -148,12 +149,6 @@ def count_lost_swap(engine: sa.Engine, stored: Checkpoint) -> None:
     transact(engine, lambda connection: connection.execute(_COUNT_LOST, here))
 
 
-def insert_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> None:
-    """Store a first checkpoint; one that is there already stays. Needs the region's lock."""
-    if connection.execute(_SELECT, _here(checkpoint)).first() is None:
-        connection.execute(t.checkpoints.insert().values(**_to_row(checkpoint)))
-
-
 def lock_checkpoint(connection: sa.Connection, stored: Checkpoint) -> None:
     """Take the checkpoint for this transaction if it is still ``stored``; else raise.
 
@@ -175,7 +170,7 @@ def lock_checkpoint(connection: sa.Connection, stored: Checkpoint) -> None:
 
 def write_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> None:
     """Write a checkpoint that `lock_checkpoint` has taken."""
-    connection.execute(_WRITE, {**_here(checkpoint), **_to_row(checkpoint)})
+    connection.execute(_WRITE, {**_here(checkpoint), **to_row(checkpoint)})
 
 
 def block_checkpoint(
@@ -192,6 +187,16 @@ def block_checkpoint(
     transact(engine, lambda connection: connection.execute(_BLOCK, values))
 
 
+def block_stream(
+    engine: sa.Engine, region: str, stream: str, *, lane: Lane, reason: str, now: datetime
+) -> None:
+    """Record that a stream's source cannot even be opened."""
+    here = {"at_region": region, "at_stream": stream, "at_lane": lane}
+    values = {**here, "state": "blocked", "reason": reason, "since": now}
+    active = _BLOCK_STREAM.where(_COLUMN.state == "active")
+    transact(engine, lambda connection: connection.execute(active, values))
+
+
 def row_bound(row: Any, prefix: str = "bound") -> Bound | None:
     """The bound that a row keeps in two columns."""
     value = getattr(row, f"{prefix}_value")
@@ -205,7 +210,8 @@ _PLAIN = (
 )  # fmt: skip
 
 
-def _to_row(checkpoint: Checkpoint) -> dict[str, Any]:
+def to_row(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The row that keeps a checkpoint."""
     window, bound, claimed = checkpoint.window, checkpoint.bound, checkpoint.claimed
     return {
         **{name: getattr(checkpoint, name) for name in _PLAIN},

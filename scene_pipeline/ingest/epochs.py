@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import get_args
 
 import sqlalchemy as sa
 
-from scene_pipeline.ingest.checkpoints import Checkpoint, insert_checkpoint
+from scene_pipeline.ingest.checkpoints import Checkpoint, Lane, to_row
 from scene_pipeline.ingest.frontier_plan import Epoch, EpochState, Member
 from scene_pipeline.ingest.registry import lock_region, upsert
 from scene_pipeline.ingest.routing import fingerprint_grid
@@ -21,7 +22,7 @@ from scene_pipeline.scenes.keys import SceneDefinition
 from scene_pipeline.state import tables as t
 from scene_pipeline.state.database import transact
 
-__all__ = ["StreamEntry", "reconcile"]
+__all__ = ["Reconciled", "StreamEntry", "reconcile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +36,32 @@ class StreamEntry:
     cadence_hours: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """The routing generation in force, and the configured streams that are to be read.
+
+    One that left or was retired is not read until it joins again.
+    """
+
+    routing: int
+    active: frozenset[str]
+
+
 def reconcile(
     engine: sa.Engine,
     definition: SceneDefinition,
     entries: Mapping[str, StreamEntry],
     *,
     now: datetime,
-) -> int:
-    """Bring membership and grid in line with the settings; returns the routing generation.
+) -> Reconciled:
+    """Bring membership and grid in line with the settings.
 
     The first start makes epoch 1 of every configured stream. Later, a stream that is new in the
     settings joins, and one whose scope changed joins anew. One that is missing from the settings
     stays a member: it holds the frontier until it leaves or is retired.
     """
 
-    def work(connection: sa.Connection) -> int:
+    def work(connection: sa.Connection) -> Reconciled:
         region = definition.region
         # Two first starts at once: one inserts, the other waits for it, and then for the lock.
         upsert(connection, t.regions, [{"region": region}], ())
@@ -71,10 +83,9 @@ def reconcile(
                 reasons.append(f"routing generation {routing}")
             if reasons:
                 open_epoch(connection, region, routing, wanted, reason="; ".join(reasons), now=now)
-        for entry in entries.values():
-            if entry.scope is not None:
-                _ensure_checkpoint(connection, region, entry, now)
-        return routing
+        _ensure_checkpoints(connection, region, entries, now)
+        gone = {name for name in entries if known.get(name) in ("left", "retired")}
+        return Reconciled(routing, frozenset(entries.keys() - gone))
 
     return transact(engine, work)
 
@@ -217,31 +228,28 @@ def _ensure_streams(
 ) -> dict[str, str]:
     """Register what the settings say of each stream; returns the states from before."""
     column = t.streams.c
-    known = {
-        row.stream: row.state
+    stored = {
+        row.stream: row
         for row in connection.execute(
-            sa.select(column.stream, column.state).where(column.region == region)
+            sa.select(
+                column.stream, column.state, column.address, column.finality, column.cadence_hours
+            ).where(column.region == region)
         )
     }
-    fresh = [
-        {"region": region, "stream": entry.stream, "state": "member", "address": entry.address,
-         "finality": entry.finality, "cadence_hours": entry.cadence_hours, "joined_at": now}
-        for name, entry in entries.items() if name not in known
-    ]  # fmt: skip
-    if fresh:
-        connection.execute(t.streams.insert(), fresh)
+    rows = []
     for name, entry in entries.items():
-        if name in known:
-            state = "member" if known[name] == "new" else known[name]
-            connection.execute(
-                t.streams.update()
-                .where(column.region == region, column.stream == name)
-                .values(
-                    state=state, address=entry.address or column.address,
-                    finality=entry.finality, cadence_hours=entry.cadence_hours,
-                )
+        row = stored.get(name)
+        address = entry.address or (row.address if row else "")
+        told = (address, entry.finality, entry.cadence_hours)
+        if row is None or row.state == "new" or told != tuple(row[2:]):
+            state = "member" if row is None or row.state == "new" else row.state
+            rows.append(
+                {"region": region, "stream": name, "state": state, "address": address,
+                 "finality": entry.finality, "cadence_hours": entry.cadence_hours,
+                 "joined_at": now}
             )  # fmt: skip
-    return known
+    upsert(connection, t.streams, rows, ("state", "address", "finality", "cadence_hours"))
+    return {name: row.state for name, row in stored.items()}
 
 
 def _fill_scopes(
@@ -264,14 +272,24 @@ def _fill_scopes(
     return replace(base, members=tuple(filled))
 
 
-def _ensure_checkpoint(
-    connection: sa.Connection, region: str, entry: StreamEntry, now: datetime
+def _ensure_checkpoints(
+    connection: sa.Connection, region: str, entries: Mapping[str, StreamEntry], now: datetime
 ) -> None:
-    for lane in ("forward", "rescan"):
-        first = Checkpoint(
-            region=region, stream=entry.stream, lane=lane, scope=entry.scope or "", since=now
+    column = t.checkpoints.c
+    stored = {
+        (row.stream, row.lane, row.scope)
+        for row in connection.execute(
+            sa.select(column.stream, column.lane, column.scope).where(column.region == region)
         )
-        insert_checkpoint(connection, first)
+    }
+    rows = [
+        to_row(Checkpoint(region=region, stream=name, lane=lane, scope=entry.scope, since=now))
+        for name, entry in entries.items()
+        for lane in get_args(Lane)
+        if entry.scope is not None and (name, lane, entry.scope) not in stored
+    ]
+    if rows:
+        connection.execute(t.checkpoints.insert(), rows)
 
 
 def set_state(connection: sa.Connection, region: str, stream: str, state: str) -> None:

@@ -65,6 +65,14 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True)
+class _Coming:
+    """The page that is being fetched ahead, and the token that it answers."""
+
+    token: str
+    page: Future[Page]
+
+
+@dataclass(frozen=True, slots=True)
 class IngestProgress:
     """Where a lane stands: it is at ``at`` on its way to ``to_at``."""
 
@@ -229,15 +237,14 @@ class StreamIngester:
     ) -> Iterator[tuple[Checkpoint, LaneReport]]:
         restarts = 0
         stored = self.read()
-        coming: Future[Page] | None = None
+        coming: _Coming | None = None
         while (current := self.plan(stored, end)) is not None:
             try:
-                fetched = self.fetch(current) if coming is None else _wait(current, coming)
+                fetched = self._take(current, coming)
             except TokenExpiredError as error:
                 restarts += 1
                 if restarts > MAX_RESTARTS:
                     raise self._too_slow(error) from error
-                coming = None
                 fetched = self.fetch(current.restarted())
             coming = self._look_ahead(fetched, ahead)
             prepared = self.prepare(fetched)
@@ -254,19 +261,30 @@ class StreamIngester:
             stored = committed.checkpoint
             report = report.counting(fetched.page, committed)
             yield stored, report
-            if committed.ended:
-                if stored.state != "active":
-                    return
-                if committed.complete and stored.reached and stored.reached >= end:
-                    return
-                if self._lane == "rescan" and committed.complete and _is_swept(stored):
-                    return
+            if committed.ended and self._is_over(stored, committed, end):
+                return
 
-    def _look_ahead(self, fetched: Fetched, ahead: ThreadPoolExecutor) -> Future[Page] | None:
+    def _is_over(self, stored: Checkpoint, committed: Committed, end: datetime) -> bool:
+        """Whether a traversal that ended leaves nothing to do: held, or the sweep is at its end."""
+        if stored.state != "active":
+            return True
+        target = stored.sweep_end if self._lane == "rescan" else end
+        if stored.reached is None or target is None or not committed.complete:
+            return False
+        return stored.reached >= target
+
+    def _take(self, current: Checkpoint, coming: _Coming | None) -> Fetched:
+        """The page at ``current``: the one fetched ahead, if it was asked for from here."""
+        if coming is None or current.traversal is None or current.token != coming.token:
+            return self.fetch(current)
+        return Fetched(current, coming.page.result())
+
+    def _look_ahead(self, fetched: Fetched, ahead: ThreadPoolExecutor) -> _Coming | None:
         token = fetched.page.next_token
         if token is None:
             return None
-        return ahead.submit(self._stream.source.fetch_page, self._query(fetched.current), token)
+        query = self._query(fetched.current)
+        return _Coming(token, ahead.submit(self._stream.source.fetch_page, query, token))
 
     def _query(self, current: Checkpoint) -> Query:
         window = current.window
@@ -303,18 +321,6 @@ class StreamIngester:
         except StateUnavailableError:
             # The report carries the first error; the state database cannot carry any.
             return
-
-
-def _wait(current: Checkpoint, coming: Future[Page]) -> Fetched:
-    return Fetched(current, coming.result())
-
-
-def _is_swept(stored: Checkpoint) -> bool:
-    return (
-        stored.reached is not None
-        and stored.sweep_end is not None
-        and stored.reached >= stored.sweep_end
-    )
 
 
 def _measure(stored: Checkpoint, report: LaneReport, end: datetime) -> IngestProgress:

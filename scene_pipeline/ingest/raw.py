@@ -156,6 +156,7 @@ def mark_reported(engine: sa.Engine, region: str, versions: Iterable[RawVersion]
 @dataclass(frozen=True, slots=True)
 class _Place:
     key: PartitionKey
+    item: tuple[str, str]
     digest: str
     segment: str
 
@@ -209,7 +210,7 @@ def _read_batch(
     scenes = _read_segments(store, region, places)
     rows_of: dict[PartitionKey, list[int]] = {}
     for place in places:
-        rows_of.setdefault(place.key, []).append(scenes.row_of[place.digest])
+        rows_of.setdefault(place.key, []).append(scenes.row_of[place.item])
     empty = arrow_schema(tuple(c for c in RAW_COLUMNS if c.name != "item")).empty_table()
     for key in keys:
         rows = rows_of.get(key)
@@ -219,10 +220,17 @@ def _read_batch(
 def _read_places(
     engine: sa.Engine, region: str, keys: Sequence[PartitionKey]
 ) -> tuple[list[_Place], Mapping[PartitionKey, int]]:
-    placed, items, segments = t.placements.c, t.items.c, t.segments.c
+    placed, items = t.placements.c, t.items.c
     versions_of = t.raw_versions.c
     query = (
-        sa.select(placed.day, placed.tile, items.digest, items.segment, segments.expired_at)
+        sa.select(
+            placed.day,
+            placed.tile,
+            placed.collection,
+            placed.item_id,
+            items.digest,
+            items.segment,
+        )
         .join_from(
             t.placements,
             t.items,
@@ -232,15 +240,12 @@ def _read_places(
                 items.item_id == placed.item_id,
             ),
         )
-        .join(
-            t.segments,
-            sa.and_(segments.region == items.region, segments.digest == items.segment),
-        )
         .where(placed.region == region)
     )
     rows: list[Any] = []
     versions: dict[PartitionKey, int] = {}
     with reading(engine) as connection:
+        _require_kept(connection, region, min(keys))
         for among in _among(t.placements, keys):
             rows += connection.execute(query.where(among))
         for among in _among(t.raw_versions, keys):
@@ -250,21 +255,29 @@ def _read_places(
                 )
             )
             versions.update({PartitionKey(day, tile): seq for day, tile, seq in found})
-    for row in rows:
-        if row.expired_at is not None:
-            raise DataError(
-                f"the raw scenes of {row.day}|{row.tile} were removed by retention "
-                f"on {row.expired_at:%Y-%m-%d}",
-                where=f"segment {row.segment} of region {region}",
-                next_step="its file and rows stay as they are; ingest the day again to rebuild it",
-            )
-    return [_Place(PartitionKey(r.day, r.tile), r.digest, r.segment) for r in rows], versions
+    places = [
+        _Place(PartitionKey(r.day, r.tile), (r.collection, r.item_id), r.digest, r.segment)
+        for r in rows
+    ]
+    return places, versions
+
+
+def _require_kept(connection: sa.Connection, region: str, key: PartitionKey) -> None:
+    """Retention removes whole days: an empty answer for one of them would be a lie."""
+    query = sa.select(t.regions.c.raw_from).where(t.regions.c.region == region)
+    raw_from = connection.execute(query).scalar()
+    if raw_from is not None and key.day < raw_from:
+        raise DataError(
+            f"the raw scenes of {key} were removed: retention keeps them from {raw_from}",
+            where=f"region {region}",
+            next_step="its file and its rows stay as they are; they cannot be built again",
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Scenes:
     table: Any
-    row_of: Mapping[str, int]
+    row_of: Mapping[tuple[str, str], int]
 
 
 def _read_segments(store: ObjectStore, region: str, places: Sequence[_Place]) -> _Scenes:
@@ -288,4 +301,6 @@ def _read_segments(store: ObjectStore, region: str, places: Sequence[_Place]) ->
         parts.append(table.filter(chosen))
     order = [("acq_date", "ascending"), ("collection", "ascending"), ("item_id", "ascending")]
     scenes = pa.concat_tables(parts).sort_by(order).combine_chunks()
-    return _Scenes(scenes, {d: row for row, d in enumerate(scenes["digest"].to_pylist())})
+    # By name, not by digest: an Item without a Collection is the same bytes in several of them.
+    names = zip(scenes["collection"].to_pylist(), scenes["item_id"].to_pylist(), strict=True)
+    return _Scenes(scenes, {name: row for row, name in enumerate(names)})

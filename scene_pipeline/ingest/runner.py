@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING
 
 from scene_pipeline.errors import ScenePipelineError, UsageError
-from scene_pipeline.ingest.checkpoints import Lane
+from scene_pipeline.ingest.checkpoints import Lane, block_stream
 from scene_pipeline.ingest.epochs import StreamEntry, reconcile
 from scene_pipeline.ingest.frontier import PublishedFrontier, publish_frontier
 from scene_pipeline.ingest.ingester import (
@@ -92,8 +92,13 @@ def _run(
         stream.name: _describe(stream, declaration_of(stream, settings), opened.get(stream.name))
         for stream in settings.streams
     }
-    routing = reconcile(engine, region.definition, entries, now=clock())
-    region = replace(region, routing=routing)
+    reconciled = reconcile(engine, region.definition, entries, now=clock())
+    region = replace(region, routing=reconciled.routing)
+    reports = [_report_failure(region, name, lane, error) for name, error in failed.items()]
+    reports += [
+        LaneReport(name, lane, state="gone", reason="it left or was retired")
+        for name in opened.keys() - reconciled.active
+    ]
     reassigned, reassign_error = _reassign(region)
     end = _find_end(settings, until, clock())
 
@@ -101,8 +106,9 @@ def _run(
         return StreamIngester(region, stream, lane).run(end, progress)
 
     threads = settings.caps.workers if settings.caps.parallelism == "threads" else 1
-    with ThreadPoolExecutor(max(1, min(threads, len(opened))), "stream") as pool:
-        reports = [*failed, *pool.map(ingest, opened.values())]
+    active = [stream for name, stream in opened.items() if name in reconciled.active]
+    with ThreadPoolExecutor(max(1, min(threads, len(active))), "stream") as pool:
+        reports += pool.map(ingest, active)
     order = [stream.name for stream in chosen]
     reports.sort(key=lambda report: order.index(report.stream))
     frontier = publish_frontier(engine, region.definition.region, now=clock())
@@ -124,9 +130,9 @@ def _choose(settings: Settings, names: Sequence[str] | None) -> list[StreamSetti
 
 def _open_streams(
     settings: Settings, region: Region, chosen: Sequence[StreamSettings]
-) -> tuple[dict[str, OpenStream], list[LaneReport]]:
+) -> tuple[dict[str, OpenStream], dict[str, ScenePipelineError]]:
     opened: dict[str, OpenStream] = {}
-    failed: list[LaneReport] = []
+    failed: dict[str, ScenePipelineError] = {}
     for stream in chosen:
         try:
             source = open_source(stream, settings, region.engine)
@@ -142,10 +148,22 @@ def _open_streams(
                 hold=stream.on_unusable == "hold",
             )
         except ScenePipelineError as error:
-            failed.append(
-                LaneReport(stream.name, "forward", state="blocked", reason=error.what, error=error)
-            )
+            failed[stream.name] = error
     return opened, failed
+
+
+def _report_failure(
+    region: Region, stream: str, lane: Lane, error: ScenePipelineError
+) -> LaneReport:
+    block_stream(
+        region.engine,
+        region.definition.region,
+        stream,
+        lane=lane,
+        reason=error.what,
+        now=region.clock(),
+    )
+    return LaneReport(stream, lane, state="blocked", reason=error.what, error=error)
 
 
 def _describe(

@@ -153,6 +153,7 @@ regions = _table(
     _key("region"),
     _count("arrivals"),  # pages committed; the order of arrival of versions
     _count("traversals"),  # traversals begun
+    sa.Column("raw_from", sa.Date),  # raw scenes of earlier days were removed by retention
 )
 
 # One enumeration of a source: what became of it, and what it has brought.
@@ -162,7 +163,7 @@ streams = _table(
     _key("stream"),
     _text("state"),  # member, left, retired
     _text("address"),
-    _text("finality"),
+    _text("finality"),  # the declared rule, as its certificates quote it
     sa.Column("cadence_hours", sa.Double),
     _at("joined_at"),
     _at("last_page_at", null=True),

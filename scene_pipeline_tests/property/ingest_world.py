@@ -151,8 +151,8 @@ class World:
         entries = {
             name: StreamEntry(name, self.scope(name), "", "test", None) for name in self.providers
         }
-        routing = reconcile(self.engine, self.region.definition, entries, now=self.clock())
-        self.region = replace(self.region, routing=routing)
+        found = reconcile(self.engine, self.region.definition, entries, now=self.clock())
+        self.region = replace(self.region, routing=found.routing)
 
     def change_grid(self, zoom: int) -> None:
         self.zoom = zoom
