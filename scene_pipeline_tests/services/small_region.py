@@ -48,7 +48,8 @@ from pathlib import Path
 
 from scene_pipeline_tests.services.small_region import SmallRegion
 
-defs = SmallRegion(Path({base!r}), state_url={url!r}, batched={batched}).build_definitions()
+region = SmallRegion(Path({base!r}), state_url={url!r}, batched={batched})
+defs = region.build_definitions(running={running})
 """
 
 
@@ -112,11 +113,16 @@ class SmallRegion:
         """This region in ``instance``."""
         return Site(instance, self.engine, self.definition)
 
-    def write_module(self) -> Path:
-        """A file that a daemon can load."""
+    def write_module(self, *, running: bool = False) -> Path:
+        """A file that a daemon can load; ``running``: with the sensor on."""
         path = self.base / "small_defs.py"
         path.write_text(
-            _MODULE.format(base=str(self.base), url=self.state_url, batched=self.policies.batched)
+            _MODULE.format(
+                base=str(self.base),
+                url=self.state_url,
+                batched=self.policies.batched,
+                running=running,
+            )
         )
         return path
 
@@ -179,13 +185,9 @@ class SmallRegion:
         names = {str(key): kind.__name__ for key, kind in faults.items()}
         (self.base / "faults.json").write_text(json.dumps(names))
 
-    def hold_runs(self, *, held: bool) -> None:
-        """While held, each body waits before its first key."""
-        gate = self.base / "gate"
-        if held:
-            gate.touch()
-        else:
-            gate.unlink(missing_ok=True)
+    def hold_runs(self, *days: date) -> None:
+        """Bodies wait before they work on a key of these days; none lets all go on."""
+        (self.base / "gate").write_text(" ".join(map(str, days)))
 
     def slow_down(self, seconds: float) -> None:
         """From now on each key's work takes so long."""
@@ -244,9 +246,11 @@ class SmallRegion:
         raw_seq = read_raw_versions(self.engine, REGION, [key]).get(key, 0)
         return DataVersion(raw_seq, ROWS if raw_seq else 0, asset.code_version)
 
-    def wait_at_gate(self) -> None:
-        """Wait while the runs are held."""
-        while (self.base / "gate").exists():
+    def wait_at_gate(self, keys: Iterable[PartitionKey]) -> None:
+        """Wait while a day of the keys is held."""
+        gate = self.base / "gate"
+        days = {str(key.day) for key in keys}
+        while gate.exists() and days & set(gate.read_text().split()):
             time.sleep(0.05)
 
 
@@ -263,8 +267,8 @@ def _resolve(assets: list[dg.AssetsDefinition], name: str) -> dg.JobDefinition:
 
 def _build_asset(region: SmallRegion, asset: TrackedAsset) -> dg.AssetsDefinition:
     def body(context: dg.AssetExecutionContext) -> Iterator[dg.Output[Any]]:
-        region.wait_at_gate()
         keys = [parse_key(text) for text in context.partition_keys]
+        region.wait_at_gate(keys)
         require_planned_keys(
             context.run.tags, keys, assets=len(context.job_def.asset_layer.selected_asset_keys)
         )
