@@ -111,8 +111,8 @@ class HttpClient:
     def fetch(self, request: Request, *, tries_at_500: int | None = None) -> Reply:
         """Send until answered or ``deadline_s`` has passed.
 
-        Raises `SourceUnavailableError`, `SourceFaultError` or `SourceRefusedError`: a 4xx, or a status 500
-        that comes ``tries_at_500`` times.
+        Raises `SourceUnavailableError`, `SourceFaultError`, or `SourceRefusedError` at a 4xx
+        and at a status 500 that comes ``tries_at_500`` times.
         """
         deadline = self.clock() + self.deadline_s
         attempt = 0
