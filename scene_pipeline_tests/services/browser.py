@@ -127,7 +127,13 @@ def run_browser(*, offline: bool = False) -> Iterator[Browser]:
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     # Chromium's sandbox needs privileges that root in a container does not have.
-    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--hide-scrollbars",
+    ):
         options.add_argument(flag)
     if offline:
         options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from scene_pipeline.scenes.keys import PartitionKey
-from scene_pipeline_tests.services.browser import Browser
+from scene_pipeline_tests.services.browser import LAPTOP, Browser
 from scene_pipeline_tests.services.built_region import BuiltRegion
 from scene_pipeline_tests.services.dagster import wait_until
 from scene_pipeline_tests.services.postgres import find_free_port
@@ -105,9 +105,9 @@ class DagsterPages:
 
         return wait_until(ended, f"the end of backfill {backfill_id}")
 
-    def open_graph(self, browser: Browser) -> None:
+    def open_graph(self, browser: Browser, *, size: tuple[int, int] = LAPTOP) -> None:
         """The asset graph, drawn."""
-        browser.open(f"{self.url}/asset-groups")
+        browser.open(f"{self.url}/asset-groups", size=size)
         browser.wait_for("document.querySelectorAll('svg foreignObject').length >= 5")
 
     def open_partition(self, browser: Browser, asset: str, partition: str) -> None:
