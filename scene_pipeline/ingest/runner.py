@@ -200,4 +200,5 @@ def _reassign(region: Region) -> tuple[int, ScenePipelineError | None]:
 def _find_end(settings: Settings, until: date | None, now: datetime) -> datetime:
     """Where the forward lane ends: now (whole seconds), ``until``, or the definition's end."""
     days = [day for day in (until, settings.end_date) if day is not None]
-    return min(now.replace(microsecond=0), *(datetime.combine(day, time(), UTC) for day in days))
+    ends = [datetime.combine(day, time(), UTC) for day in days]
+    return min([now.replace(microsecond=0), *ends])

@@ -57,6 +57,12 @@ def exact(world: World) -> None:
     world.stream["options"] = {**DIRECT, "matched": "exact"}
 
 
+def test_region_without_an_end_is_read_up_to_now(world: World) -> None:
+    settings = world.settings.model_copy(update={"end_date": None})
+    report = ingest(settings)
+    assert (report.error, report.bound) == (None, BEFORE_TODAY)
+
+
 def test_whole_traversal_is_certified_for_the_time_it_began(world: World) -> None:
     report = ingest(world.settings)
     assert report.error is None

@@ -99,7 +99,7 @@ class StacApi:
         body |= self.options.filter
         if method == "POST":
             return Request("POST", url, body)
-        return Request("GET", f"{url}?{urlencode(_flatten(body))}")
+        return Request("GET", f"{url}{'&' if '?' in url else '?'}{urlencode(_flatten(body))}")
 
     def _discover(self) -> tuple[Literal["GET", "POST"], str, bool]:
         """Method and address of the search and whether it sorts, as the landing page says."""
