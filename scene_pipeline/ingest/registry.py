@@ -9,7 +9,7 @@ scenes change: the old and the new place of an Item that moved. Callers hold the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any
 
@@ -151,7 +151,7 @@ def settle(
         )
         gone += (_place_row(region, new, place) for place in old_places - new.places)
         come += (_place_row(region, new, place) for place in new.places - old_places)
-    upsert(connection, t.items, [{"region": region, **asdict(after[i])} for i in sorted(changed)])
+    upsert(connection, t.items, [_item_row(region, after[item]) for item in sorted(changed)])
     if gone:
         place = t.placements
         keys = [c == sa.bindparam(f"b_{c.name}") for c in place.primary_key.columns]
@@ -261,6 +261,11 @@ def upsert(
         else statement.on_conflict_do_nothing(index_elements=key)
     )
     connection.execute(upserting, list(rows))
+
+
+def _item_row(region: str, item: Registered) -> dict[str, Any]:
+    # `dataclasses.asdict` copies every value deeply: a tenth of an ingest's time.
+    return {"region": region, **{name: getattr(item, name) for name in Registered.__slots__}}
 
 
 def _place_row(region: str, item: Registered, place: PartitionKey) -> dict[str, Any]:
