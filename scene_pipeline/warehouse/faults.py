@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import psycopg
-import sqlalchemy as sa
 
 from scene_pipeline.errors import (
     MigrationError,
@@ -21,7 +20,7 @@ from scene_pipeline.errors import (
     WarehouseUnavailableError,
 )
 
-__all__ = ["database_error_of", "passes_by_itself", "retry_within", "translate_error"]
+__all__ = ["passes_by_itself", "retry_within", "translate_error"]
 
 Outcome = TypeVar("Outcome")
 
@@ -33,6 +32,7 @@ _PASSING_STATES = frozenset(
         "53300",  # too_many_connections
         "57P01",  # admin_shutdown
         "57P02",  # crash_shutdown
+        "57P05",  # idle_session_timeout
         "57P03",  # cannot_connect_now: starting up, shutting down, in recovery
         "08000", "08001", "08003", "08004", "08006",  # connection exceptions
     }
@@ -56,12 +56,6 @@ _PASSING_TEXTS = (
     "terminating connection",
 )
 _PAUSE_S = (0.02, 0.1)
-
-
-def database_error_of(error: BaseException) -> psycopg.Error | None:
-    """The driver's error, whether or not SQLAlchemy wrapped it."""
-    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-    return cause if isinstance(cause, psycopg.Error) else None
 
 
 def passes_by_itself(error: psycopg.Error) -> bool:
@@ -88,16 +82,15 @@ def retry_within(
         started = time.monotonic()
         try:
             outcome = attempt()
-        except (psycopg.Error, sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
-            cause = database_error_of(error)
-            if cause is None or not passes_by_itself(cause):
-                raise translate_error(cause or error, where=where) from error
+        except psycopg.Error as error:
+            if not passes_by_itself(error):
+                raise translate_error(error, where=where) from error
             now = time.monotonic()
             first_fault = first_fault or now
             pause = random.uniform(*_PAUSE_S)  # noqa: S311 - jitter, not a secret
             if now + pause > first_fault + deadline_s:
                 raise WarehouseUnavailableError(
-                    f"PostGIS did not take the write within {deadline_s:g} s: {_first_line(cause)}",
+                    f"PostGIS did not take the write within {deadline_s:g} s: {_first_line(error)}",
                     where=where,
                     next_step="check the server and the writers' connection limit; nothing was"
                     " changed, the same run can be launched again",
@@ -107,9 +100,9 @@ def retry_within(
             return outcome, started - began if first_fault else 0.0
 
 
-def translate_error(error: BaseException, *, where: str) -> ScenePipelineError:
+def translate_error(error: psycopg.Error, *, where: str) -> ScenePipelineError:
     """Our error for a database error that no wait will cure; the text never holds a URL."""
-    state = getattr(error, "sqlstate", None) or ""
+    state = error.sqlstate or ""
     text = _first_line(error)
     if state in {"3F000", "42P01", "42703"}:
         return MigrationError(
@@ -130,5 +123,5 @@ def translate_error(error: BaseException, *, where: str) -> ScenePipelineError:
     )
 
 
-def _first_line(error: BaseException) -> str:
+def _first_line(error: psycopg.Error) -> str:
     return " ".join(str(error).split("\n", maxsplit=1)[0].split()) or type(error).__name__

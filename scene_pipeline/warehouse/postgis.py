@@ -24,16 +24,13 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
-from scene_pipeline.errors import ScenePipelineError
+from scene_pipeline.errors import MigrationError, ScenePipelineError
 from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.scenes.schema import GEOMETRY
-from scene_pipeline.warehouse.connect import create_engine, require_revision
 from scene_pipeline.warehouse.encode import copy_rows
 from scene_pipeline.warehouse.faults import (
-    database_error_of,
     passes_by_itself,
     retry_within,
     translate_error,
@@ -49,7 +46,9 @@ from scene_pipeline.warehouse.rows import (
     refuse_older_version,
     require_count,
 )
+from scene_pipeline.warehouse.session import Session
 from scene_pipeline.warehouse.statements import LOCK, build_statements
+from scene_pipeline.warehouse.tables import REVISION
 
 __all__ = ["PostGISWarehouse"]
 
@@ -61,7 +60,7 @@ _KEYS_A_QUERY = 5000
 class PostGISWarehouse:
     """One region's partitions in one schema of a PostGIS database.
 
-    A process is one writer: its threads take turns at one connection (`connect`). ``reader_url``
+    A process is one writer: its threads take turns at one connection (`session`). ``reader_url``
     serves the reads, so that checks need no writer's place; None reads as the writer.
     """
 
@@ -79,13 +78,11 @@ class PostGISWarehouse:
         self._url = url
         self._deadline_s = deadline_s
         self._sql = build_statements(schema)
-        self._writer = create_engine(url, deadline_s=deadline_s)
-        self._reader = (
-            create_engine(reader_url, deadline_s=deadline_s) if reader_url else self._writer
-        )
+        self._writer = Session(url, deadline_s=deadline_s)
+        self._reader = Session(reader_url, deadline_s=deadline_s) if reader_url else self._writer
         self._is_checked = False
-        for engine in {self._writer, self._reader}:
-            weakref.finalize(self, engine.dispose)
+        for session in {self._writer, self._reader}:
+            weakref.finalize(self, session.close)
 
     def __repr__(self) -> str:
         shown = self._url.render_as_string(hide_password=True)
@@ -98,7 +95,7 @@ class PostGISWarehouse:
         began = time.perf_counter()
 
         def attempt() -> int:
-            with self._connection(self._writer, where) as connection:
+            with self._transaction(self._writer, where) as connection:
                 deleted, has_newcomers = self._write(connection, partition, rows)
                 if has_newcomers:
                     self._lock(connection, None)
@@ -124,13 +121,13 @@ class PostGISWarehouse:
         outcomes: list[Replaced | tuple[PartitionKey, Exception] | None]
         to_check: list[PartitionKey] = []
         try:
-            with self._connection(self._writer, where) as connection:
+            with self._transaction(self._writer, where) as connection:
                 outcomes = [self._replace_in_savepoint(connection, one, to_check) for one in chunk]
                 if to_check:
                     self._lock(connection, None)
                     if any(self._find_moved(connection, key) for key in to_check):
                         raise _MovedItemError
-        except (psycopg.Error, sa.exc.DBAPIError, _MovedItemError):
+        except (psycopg.Error, _MovedItemError):
             # The transaction is gone as a whole, whatever the reason: each key tells its own.
             outcomes = [None] * len(chunk)
         for one, outcome in zip(chunk, outcomes, strict=True):
@@ -143,7 +140,7 @@ class PostGISWarehouse:
                 yield one.key, error
 
     def _replace_in_savepoint(
-        self, connection: sa.Connection, partition: PartitionRows, to_check: list[PartitionKey]
+        self, connection: psycopg.Connection, partition: PartitionRows, to_check: list[PartitionKey]
     ) -> Replaced | tuple[PartitionKey, Exception] | None:
         """The key's outcome if the transaction commits; None: try it again on its own.
 
@@ -153,23 +150,22 @@ class PostGISWarehouse:
         where = describe_place(self.region, partition.key)
         try:
             rows = check_rows(partition, region=self.region)
-            with connection.begin_nested():
+            with connection.transaction():
                 deleted, has_newcomers = self._write(connection, partition, rows)
         except ScenePipelineError as error:
             return partition.key, error
-        except (psycopg.Error, sa.exc.DBAPIError) as error:
-            cause = database_error_of(error)
-            if cause is None or connection.invalidated or connection.closed:
+        except psycopg.Error as error:
+            if connection.closed:
                 raise
-            if passes_by_itself(cause):
+            if passes_by_itself(error):
                 return None
-            return partition.key, translate_error(cause, where=where)
+            return partition.key, translate_error(error, where=where)
         if has_newcomers:
             to_check.append(partition.key)
         return Replaced(partition.key, deleted, rows.num_rows, time.perf_counter() - began)
 
     def _write(
-        self, connection: sa.Connection, partition: PartitionRows, rows: pa.Table
+        self, connection: psycopg.Connection, partition: PartitionRows, rows: pa.Table
     ) -> tuple[int, bool]:
         """Lock, compare versions, delete, copy, count.
 
@@ -179,28 +175,25 @@ class PostGISWarehouse:
         place = self._place(partition.key)
         version = {"raw_seq": partition.raw_seq, "row_count": rows.num_rows}
         self._lock(connection, partition.key)
-        if connection.scalar(self._sql.store_version, {**place, **version}) is None:
-            stored = connection.scalar(self._sql.read_version, place)
-            refuse_older_version(int(stored or 0), partition, region=self.region)
-        gone = connection.execute(self._sql.delete, place).all()
-        driver = connection.connection.dbapi_connection
-        assert isinstance(driver, psycopg.Connection)  # noqa: S101 - the engine is ours
-        copied = copy_rows(driver, rows, schema=self.schema)
+        if connection.execute(self._sql.store_version, {**place, **version}).fetchone() is None:
+            (stored,) = connection.execute(self._sql.read_version, place).fetchone() or (0,)
+            refuse_older_version(stored, partition, region=self.region)
+        gone = connection.execute(self._sql.delete, place).fetchall()
+        copied = copy_rows(connection, rows, schema=self.schema)
         require_count(copied, rows.num_rows, region=self.region, key=partition.key)
         items = zip(rows["collection"].to_pylist(), rows["item_id"].to_pylist(), strict=True)
-        return len(gone), not set(items).issubset({(row[0], row[1]) for row in gone})
+        return len(gone), not set(items).issubset(gone)
 
-    def _lock(self, connection: sa.Connection, key: PartitionKey | None) -> None:
+    def _lock(self, connection: psycopg.Connection, key: PartitionKey | None) -> None:
         """Hold the key's lock (None: the region's) until the transaction ends."""
-        first, second = lock_numbers(self.schema, self.region, key)
-        connection.execute(LOCK, {"first": first, "second": second})
+        connection.execute(LOCK, lock_numbers(self.schema, self.region, key))
 
-    def _find_moved(self, connection: sa.Connection, key: PartitionKey) -> list[MovedRow]:
+    def _find_moved(self, connection: psycopg.Connection, key: PartitionKey) -> list[MovedRow]:
         """Rows of other days that hold Items of ``key``; normally there are none."""
         found = connection.execute(self._sql.find_moved, self._place(key))
         return [MovedRow(*row) for row in found]
 
-    def _take_from_other_days(self, connection: sa.Connection, key: PartitionKey) -> None:
+    def _take_from_other_days(self, connection: psycopg.Connection, key: PartitionKey) -> None:
         # Again until there is none: a row that another transaction replaces meanwhile is gone
         # when its turn comes, and its successor shows only in a new snapshot.
         while moved := self._find_moved(connection, key):
@@ -214,8 +207,8 @@ class PostGISWarehouse:
                         self._sql.delete_item,
                         {
                             **self._place(other),
-                            "in_collection": row.collection,
-                            "with_id": row.item_id,
+                            "collection": row.collection,
+                            "item_id": row.item_id,
                         },
                     ).rowcount
                     for row in moved
@@ -248,35 +241,43 @@ class PostGISWarehouse:
         }
         return {key: counted.get(key, 0) for key in keys}
 
-    def _select_by_keys(self, query: Any, keys: Sequence[PartitionKey]) -> Iterator[Any]:
+    def _select_by_keys(self, query: str, keys: Sequence[PartitionKey]) -> Iterator[Any]:
         where = f"{len(keys)} partitions of region {self.region}"
         for start in range(0, len(keys), _KEYS_A_QUERY):
             chunk = keys[start : start + _KEYS_A_QUERY]
             asked = {"days": [key.day for key in chunk], "tiles": [key.tile for key in chunk]}
-            yield from self._select(query, {"in_region": self.region, **asked}, where=where)
+            yield from self._select(query, {"region": self.region, **asked}, where=where)
 
-    def _select(self, query: Any, parameters: dict[str, Any], *, where: str) -> Sequence[Any]:
+    def _select(self, query: str, parameters: dict[str, Any], *, where: str) -> Sequence[Any]:
         def attempt() -> Sequence[Any]:
-            with self._connection(self._reader, where) as connection:
-                return connection.execute(query, parameters).all()
+            with self._transaction(self._reader, where) as connection:
+                return connection.execute(query, parameters).fetchall()
 
         return retry_within(self._deadline_s, attempt, where=where)[0]
 
     def _place(self, key: PartitionKey) -> dict[str, Any]:
-        return {"in_region": self.region, "on_day": key.day, "in_tile": key.tile}
+        return {"region": self.region, "day": key.day, "tile": key.tile}
 
     @contextmanager
-    def _connection(self, engine: sa.Engine, where: str) -> Iterator[sa.Connection]:
-        """A transaction, committed at the end of the block or rolled back."""
-        with engine.connect() as connection:
-            if time.monotonic() > connection.info["gives_way_at"]:
-                connection.detach()  # closing it then ends the session
-            with connection.begin():
-                if not self._is_checked:
-                    found = connection.scalar(self._sql.revision)
-                    require_revision(found, schema=self.schema, where=where)
-                    self._is_checked = True
-                yield connection
+    def _transaction(self, session: Session, where: str) -> Iterator[psycopg.Connection]:
+        with session.transaction() as connection:
+            if not self._is_checked:
+                _require_revision(connection, self._sql.revision, schema=self.schema, where=where)
+                self._is_checked = True
+            yield connection
+
+
+def _require_revision(
+    connection: psycopg.Connection, query: str, *, schema: str, where: str
+) -> None:
+    row = connection.execute(query, ()).fetchone()
+    if row != (REVISION,):
+        raise MigrationError(
+            f"schema {schema} is at revision {row[0] if row else None}, this version needs"
+            f" {REVISION}",
+            where=where,
+            next_step="run `scene-pipeline migrate` as the schema's owner",
+        )
 
 
 def lock_numbers(schema: str, region: str, key: PartitionKey | None) -> tuple[int, int]:

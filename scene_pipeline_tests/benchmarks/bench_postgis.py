@@ -21,13 +21,20 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 
 from scene_pipeline.lake.frames import to_geopandas
+from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.warehouse.encode import encode_rows
 from scene_pipeline.warehouse.migrate import migrate_warehouse
+from scene_pipeline.warehouse.port import PartitionRows
 from scene_pipeline.warehouse.postgis import PostGISWarehouse
 from scene_pipeline.warehouse.rows import TABLE_COLUMNS, check_rows
 from scene_pipeline_tests.benchmarks.harness import Result, benchmark, compare
 from scene_pipeline_tests.services.postgres import run_cluster
-from scene_pipeline_tests.services.scene_rows import REGION, key_of, make_partition
+from scene_pipeline_tests.services.scene_rows import (
+    REGION,
+    key_of,
+    make_partition,
+    make_wide_properties,
+)
 
 _DAYS = count(2)  # the first day is ours
 
@@ -71,6 +78,12 @@ def _fill(schema: str, rows: int) -> None:
         connection.execute(f"VACUUM (ANALYZE) {schema}.scene_footprints")
 
 
+def _make(key: PartitionKey, rows: int) -> PartitionRows:
+    """Rows as wide as those of real Sentinel-2 Items."""
+    ids = [f"S2A_{key.tile}_{key.day:%Y%m%d}_{n:06d}" for n in range(rows)]
+    return make_partition(key, ids, columns={"properties": list(map(make_wide_properties, ids))})
+
+
 def _plain() -> str:
     return _database().set(drivername="postgresql").render_as_string(hide_password=False)
 
@@ -88,7 +101,7 @@ def _appends(rows: int, rounds: int) -> Iterator[object]:
     """Each `next` appends ``rows`` through geopandas; the frames are made beforehand."""
     frames = []
     for _ in range(rounds + 1):
-        partition = make_partition(key_of(next(_DAYS)), rows)
+        partition = _make(key_of(next(_DAYS)), rows)
         frame = to_geopandas(partition.rows).rename_geometry("geom")
         # A list reaches the server as text, so a user would write PostgreSQL's own.
         frame["repairs"] = ["{" + ",".join(f'"{r}"' for r in row) + "}" for row in frame["repairs"]]
@@ -99,7 +112,7 @@ def _appends(rows: int, rounds: int) -> Iterator[object]:
 
 
 def _compare_with_to_postgis(rows: int, *, rounds: int, target: float) -> Result:
-    ours, partition = _filled(), make_partition(key_of(1), rows)
+    ours, partition = _filled(), _make(key_of(1), rows)
     theirs = _appends(rows, rounds)
     return compare(
         lambda: ours.replace(partition), lambda: next(theirs), rounds=rounds, target=target
@@ -120,7 +133,7 @@ def replace_10k() -> Result:
 def replace_100k() -> Result:
     """The floor: the server copies a ready binary file, which has no rows to delete."""
     ours, rounds, rows = _filled(), 3, 100_000
-    partition = make_partition(key_of(1), rows)
+    partition = _make(key_of(1), rows)
     with tempfile.TemporaryDirectory() as folder, psycopg.connect(_plain()) as connection:
         Path(folder).chmod(0o755)
         files = iter([_write_copy_file(folder, rows) for _ in range(rounds + 1)])
@@ -134,7 +147,7 @@ def replace_100k() -> Result:
 
 def _write_copy_file(folder: str, rows: int) -> str:
     """Encode a day of its own to a file; returns the statement that copies it."""
-    partition = make_partition(key_of(next(_DAYS)), rows)
+    partition = _make(key_of(next(_DAYS)), rows)
     table = check_rows(partition, region=REGION)
     path = Path(folder) / f"{partition.key.day}.bin"
     path.write_bytes(b"".join(encode_rows(table)))
@@ -145,7 +158,7 @@ def _write_copy_file(folder: str, rows: int) -> str:
 
 def _compare_sizes(large: int, *, target: float) -> Result:
     """The same replacement in a small and in a large table."""
-    partition = make_partition(key_of(1), 333)
+    partition = _make(key_of(1), 333)
     sides = []
     for rows in (large, 100_000):
         warehouse = _open(f"rows_{rows}")

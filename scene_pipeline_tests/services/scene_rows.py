@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -91,3 +92,30 @@ def _make_properties(item: str) -> str:
         f'{{"assets":{{"B04":"{href}/B04.tif","visual":"{href}/TCI.tif"}},"s2:mean":0.25,'
         '"sat:orbit_state":"descending","sat:relative_orbit":65,"view:sun_azimuth":151.625}'
     )
+
+
+def make_wide_properties(item: str) -> str:
+    """As many bytes, keys and hrefs as the median Sentinel-2 Item of Earth Search has: 5 kB."""
+    base = f"https://sentinel-data.s3.us-west-2.example/sentinel-2-c1-l2a/13/T/DE/2024/4/{item}"
+    bands = [f"B{n:02d}" for n in range(1, 13)]
+    layers = ["AOT", "CLD_20m", "L2A_PVI", "SCL", "SNW_20m", "TCI", "WVP", "metadata", "tileInfo",
+              "product_metadata", "thumbnail"]  # fmt: skip
+    shares = ["cloud_shadow", "dark_features", "degraded_msi_data", "high_proba_clouds",
+              "medium_proba_clouds", "nodata_pixel", "not_vegetated", "snow_ice", "thin_cirrus",
+              "unclassified", "vegetation", "water"]  # fmt: skip
+    properties = {
+        "assets": {name.lower(): f"{base}/S2A_T13TDE_20240405T175934_L2A/{name}.tif"
+                   for name in bands + layers},
+        "earthsearch:payload_id": f"roda-sentinel-2-c1-l2a/workflow/{item}",
+        "instruments": ["msi"],
+        "processing:software": {"sentinel-2-c1-l2a-to-stac": "v2024.02.01"},
+        "proj:centroid": {"lat": 40.15442, "lon": -105.53002},
+        "proj:epsg": 32613,
+        **{f"s2:{name}_percentage": 29.967618 for name in shares},
+        **{f"s2:{name}": f"S2A_OPER_MSI_L2A_DS_2APS_20240406T010253_{item}_N05.10"
+           for name in ("datastrip_id", "datatake_id", "product_uri", "tile_id")},
+        "storage:requester_pays": False,
+        "view:azimuth": 232.86576267913935,
+        "view:sun_azimuth": 153.575015779937,
+    }  # fmt: skip
+    return json.dumps(properties, sort_keys=True, separators=(",", ":"))
