@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scene_pipeline.errors import TokenExpiredError
+from scene_pipeline_tests.services.http_region import (
+    BEFORE_TODAY,
+    ingest,
+    make_settings,
+    read_ids,
+)
 from scene_pipeline_tests.services.sources import iterate_pages, make_query, open_local
 
 if TYPE_CHECKING:
+    from scene_pipeline.ingest.ingester import IngestProgress
     from scene_pipeline_tests.services.pgstac import PgstacServer
 
 pytestmark = [pytest.mark.stac, pytest.mark.postgres]
@@ -163,3 +170,24 @@ def test_count_is_given_where_the_server_is_told_to(pgstac_server: PgstacServer)
     source = open_local(pgstac_server.url, filter={"conf": {"context": "on"}})
     pages = list(iterate_pages(source, make_query("counted", limit=10)))
     assert [page.matched for page in pages] == [25, 25, 25]
+
+
+def test_ingest_survives_the_loss_of_the_item_that_its_token_names(
+    pgstac_server: PgstacServer, tmp_path: Path
+) -> None:
+    """Deleted between two runs: 500, an expired token, a fresh start, nothing lost."""
+    pgstac_server.load("cut", make_items(100))
+    settings = make_settings(pgstac_server.url, tmp_path, collection="cut", options={})
+
+    def stop(_: IngestProgress) -> None:
+        raise RuntimeError("stopped after its first page")
+
+    stopped = ingest(settings, progress=stop)
+    assert (stopped.pages, stopped.bound) == (1, None)
+    by_time = sorted(make_items(100), key=lambda item: (item["properties"]["datetime"], item["id"]))
+    pgstac_server.delete("cut", by_time[9]["id"])
+    report = ingest(settings)
+    assert report.error is None
+    assert report.bound == BEFORE_TODAY
+    assert report.items == 99, "from the start again, without the one that is gone"
+    assert len(read_ids(settings)) == 100, "which had arrived before"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from scene_pipeline.ingest.bounds import Bound
-from scene_pipeline.ingest.ingester import LaneReport
+from scene_pipeline.ingest.ingester import IngestProgress, LaneReport
 from scene_pipeline.ingest.runner import run_ingest
 from scene_pipeline.settings import Caps, FinalitySettings, Settings, StreamSettings
 from scene_pipeline.state import tables as t
@@ -48,8 +49,13 @@ def make_settings(url: str, folder: Path, *, deadline_s: float = 60, **stream: A
     )
 
 
-def ingest(settings: Settings, now: datetime = NOW) -> LaneReport:
-    (report,) = run_ingest(settings, clock=lambda: now).streams
+def ingest(
+    settings: Settings,
+    now: datetime = NOW,
+    progress: Callable[[IngestProgress], None] | None = None,
+) -> LaneReport:
+    """One round of the one stream."""
+    (report,) = run_ingest(settings, clock=lambda: now, progress=progress).streams
     return report
 
 
