@@ -31,6 +31,7 @@ __all__ = [
     "FileKind",
     "decode_geoparquet",
     "encode_geoparquet",
+    "footer_bytes",
     "read_info",
 ]
 
@@ -163,6 +164,11 @@ def read_info(content: bytes, *, where: str) -> tuple[FileInfo, int]:
     """
     info, file, _ = _open(content, where)
     return info, file.metadata.num_rows
+
+
+def footer_bytes(tail: bytes) -> int:
+    """How many last bytes hold a Parquet file's footer, as its last eight say."""
+    return int.from_bytes(tail[-8:-4], "little") + 8
 
 
 def _open(content: bytes, where: str) -> tuple[FileInfo, pq.ParquetFile, pa.Schema]:

@@ -18,6 +18,7 @@ from scene_pipeline.lake.geoparquet import (
     FileInfo,
     decode_geoparquet,
     encode_geoparquet,
+    footer_bytes,
     read_info,
 )
 from scene_pipeline.lake.layout import partition_path
@@ -30,7 +31,7 @@ from scene_pipeline.scenes.schema import SCENE_COLUMNS, arrow_schema
 __all__ = ["PartitionLake", "StoredVersion", "Written"]
 
 ASSET = "scene_footprints"
-# A partition's footer; one request reads it, whatever the size of the file.
+# Holds the footer of a partition of up to 300,000 rows, so that one request reads it.
 _FOOTER_BYTES = 64 * 1024
 
 
@@ -101,6 +102,8 @@ class PartitionLake:
         path = self.path(key)
         try:
             tail = self.store.read(path, last=_FOOTER_BYTES)
+            if (needed := footer_bytes(tail)) > len(tail):
+                tail = self.store.read(path, last=needed)
         except FileNotFoundError:
             return None
         where = self.store.address(path)
