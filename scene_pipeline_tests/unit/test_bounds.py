@@ -47,6 +47,7 @@ def test_merge_promises_nothing_that_a_part_does_not(bounds: list[Bound]) -> Non
 
 def test_at_equal_values_the_excluded_endpoint_is_smaller() -> None:
     assert merge_bounds([at(100), at(100, "included")]) == at(100)
+    assert merge_bounds([at(100, "included"), at(100)]) == at(100)
 
 
 def test_the_least_stream_holds_until_it_proves_more() -> None:
