@@ -106,6 +106,7 @@ class FootprintMaker:
         }
         if self._pipeline.settings.maps and built.rows.num_rows:
             facts["map"] = self._draw(key, built.rows, bounds)
+            facts["repair"] = self._draw_repair(raw, built.rows)
         return Made(PartitionRows(key, built.rows, raw_seq), facts, self.asset)
 
     @staticmethod
@@ -119,6 +120,29 @@ class FootprintMaker:
         pieces = rows["geometry"].to_pylist()
         drawing = draw_partition_map(pieces, bounds, title=str(key), note=note, repaired=repaired)
         return markdown_image(drawing, f"Map of {key}: {note}")
+
+    @staticmethod
+    def _draw_repair(raw: Any, rows: Any) -> str | None:
+        """The first repaired footprint as published and as stored; None where none was."""
+        import pyarrow.compute as pc
+        import shapely
+
+        from scene_pipeline.pictures.maps import draw_repair
+        from scene_pipeline.pictures.markdown import markdown_image
+        from scene_pipeline.scenes.footprint import repair_footprints
+
+        place = next((n for n, done in enumerate(rows["repairs"].to_pylist()) if done), None)
+        if place is None:
+            return None
+        row = rows.select(["collection", "item_id", "repairs"]).slice(place, 1).to_pylist()[0]
+        same = (pc.field("collection") == row["collection"]) & (
+            pc.field("item_id") == row["item_id"]
+        )
+        published = shapely.from_wkb(raw.filter(same)["geometry"].to_numpy())
+        stored = repair_footprints(published).geometry[0]
+        note = ", ".join(row["repairs"])
+        drawing = draw_repair(published[0], stored, title=row["item_id"], note=note)
+        return markdown_image(drawing, f"{row['item_id']} as published and as stored: {note}")
 
     def _read(
         self, keys: Sequence[PartitionKey]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,12 @@ def fit_view(
     return View((west, south, east, north), left, top, width, height, projection)
 
 
-def draw_ground(view: View, *, coast_bytes: int = 8_000) -> list[str]:
-    """Sea, land and coast, the coast as coarse as it must be to stay within ``coast_bytes``."""
+@lru_cache(maxsize=64)
+def draw_ground(view: View, *, coast_bytes: int = 8_000) -> tuple[str, ...]:
+    """Sea, land and coast, the coast as coarse as it must be to stay within ``coast_bytes``.
+
+    Kept for the next key of the same tile: it is most of a map's cost.
+    """
     shapes = view.to_pixels(read_land(view.bounds, view.projection))
     land, tolerance_px = svg.path_data(shapes), 0.5
     while len(land) > coast_bytes:
@@ -95,8 +100,8 @@ def draw_ground(view: View, *, coast_bytes: int = 8_000) -> list[str]:
         land = svg.path_data(shapes, tolerance_px=tolerance_px)
         tolerance_px *= 1.3
     coast: dict[str, Any] = {"stroke": svg.COAST, "stroke_width": 0.7, "stroke_linejoin": "round"}
-    ground = [_rectangle(view, fill=svg.SEA)]
-    return ground + ([svg.draw_element("path", d=land, fill=svg.LAND, **coast)] if land else [])
+    sea = _rectangle(view, fill=svg.SEA)
+    return (sea, svg.draw_element("path", d=land, fill=svg.LAND, **coast)) if land else (sea,)
 
 
 def draw_frame(view: View) -> list[str]:

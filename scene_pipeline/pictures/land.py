@@ -30,7 +30,6 @@ def shift_east(geometries: Any, distance: float) -> Any:
     return shapely.transform(geometries, lambda xy: np.add(xy, (distance, 0.0)))
 
 
-@lru_cache(maxsize=64)
 def read_land(bounds: Bounds, projection: Projection = "mercator") -> Any:
     """Polygons of land cut to ``bounds``, both in ``projection``'s units.
 

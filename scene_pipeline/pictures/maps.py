@@ -128,6 +128,10 @@ def draw_repair(before: Any, after: Any, *, title: str, note: str = "") -> str:
             for part, shift in zip(shown, unroll(intervals, WORLD["degrees"]), strict=True)
         ]
     )
+    if published.bounds[2] - published.bounds[0] <= 180:
+        # Published as -181 or stored from 179 on: show both on the same turn of the globe.
+        apart = shapely.box(*stored.bounds).centroid.x - shapely.box(*published.bounds).centroid.x
+        published = shift_east(published, round(apart / WORLD["degrees"]) * WORLD["degrees"])
     extents = [published.bounds, stored.bounds]
     if extents[0][2] - extents[0][0] <= 180:
         extents = [tuple(shapely.total_bounds([published, stored]).tolist())] * 2

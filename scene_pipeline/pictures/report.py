@@ -24,7 +24,6 @@ class Figure:
 
     svg: str
     alt: str
-    caption: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ h1 {{ font-size: 1.6rem; line-height: 1.2; margin: 1.2rem 0 .3rem }}
 h2 {{ font-size: 1.25rem; margin: 2.2rem 0 .4rem; border-bottom: 2px solid var(--line) }}
 p {{ margin: .4rem 0 }}
 .summary {{ font-size: 1.1rem }}
-.muted, caption, figcaption, footer {{ color: {MUTED}; font-size: .9rem }}
+.muted, caption, footer {{ color: {MUTED}; font-size: .9rem }}
 nav ul {{ list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .4rem }}
 nav a {{ display: block; padding: .45rem .7rem; border: 1px solid var(--line);
   border-radius: .4rem; background: {SEA}; color: {INK}; text-decoration: none }}
@@ -166,9 +165,8 @@ def _write_block(block: Block, number: int) -> str:
             code = f"<p><code>{escape(block.code)}</code></p>" if block.code else ""
             return f"<p>{escape(block.text)}</p>{code}"
         case Figure():
-            caption = f"<figcaption>{escape(block.caption)}</figcaption>" if block.caption else ""
             image = f'<img alt="{escape(block.alt)}" src="{data_uri(block.svg)}">'
-            return f"<figure>{_frame(image, block.alt)}{caption}</figure>"
+            return f"<figure>{_frame(image, block.alt)}</figure>"
         case Table():
             return _frame(_write_table(block, f"table-{number}"), block.caption)
 

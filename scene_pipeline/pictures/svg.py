@@ -35,7 +35,6 @@ COAST = "#8f8670"
 GRID = "#b9c4cd"
 BLUE = "#0072b2"
 VERMILION = "#c44601"
-GREEN = "#00755a"
 
 HALO: dict[str, Any] = {
     "text_anchor": "middle",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
@@ -80,6 +82,24 @@ def test_it_changes_nothing(built_region: BuiltRegion, tmp_path: Path) -> None:
     write_report(built_region, tmp_path / "again.html")
     assert read_all() == files
     assert count_rows() == rows
+
+
+def test_a_repaired_scene_shows_before_and_after(built_region: BuiltRegion) -> None:
+    key = dg.AssetKey(["fiji", "scene_footprints"])
+    with dg.DagsterInstance.from_config(built_region.settings.dagster_home) as instance:
+        made = [
+            record.asset_materialization
+            for record in instance.fetch_materializations(key, limit=100).records
+        ]
+    repaired = [m for m in made if m is not None and m.metadata["repaired"].value]
+    assert 0 < len(repaired) < len(made)
+    for materialization in made:
+        assert materialization is not None
+        assert ("repair" in materialization.metadata) == (materialization in repaired)
+    picture = repaired[0].metadata["repair"].value
+    drawn = base64.b64decode(re.search(r"base64,([^)]+)", picture)[1]).decode()
+    assert "as published" in drawn
+    assert "as stored" in drawn
 
 
 # Text whose contrast with what is behind it is below WCAG's 4.5 to 1.

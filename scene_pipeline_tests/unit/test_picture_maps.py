@@ -193,6 +193,16 @@ def test_a_repair_at_the_antimeridian_shows_the_globe_and_then_the_place() -> No
     assert {"as published", "as stored", "60°E", "179°E"} <= set(words)
 
 
+def test_a_footprint_beyond_180_is_compared_where_it_is() -> None:
+    published = shapely.box(-181, -18, -179, -17)
+    stored = shapely.MultiPolygon(
+        [shapely.box(179, -18, 180, -17), shapely.box(-180, -18, -179, -17)]
+    )
+    words = texts(maps.draw_repair(published, stored, title="S2B_Y"))
+    assert words.count("180°") == 2
+    assert "0°" not in words
+
+
 def test_a_bow_tie_shows_the_order_of_its_vertices_on_the_same_ground() -> None:
     words = texts(sample_pictures()["bow-tie"])
     assert {"1", "2", "3", "4"} <= set(words)

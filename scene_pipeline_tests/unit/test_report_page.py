@@ -54,7 +54,7 @@ def test_texts_from_outside_stay_texts() -> None:
                         [
                             Paragraph(HOSTILE, HOSTILE),
                             Table(HOSTILE, [HOSTILE], [[HOSTILE]]),
-                            Figure("<svg/>", HOSTILE, HOSTILE),
+                            Figure("<svg/>", HOSTILE),
                         ],
                     )
                 ],
