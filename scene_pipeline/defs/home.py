@@ -11,7 +11,7 @@ import dagster as dg
 from scene_pipeline.errors import SettingsError
 from scene_pipeline.settings import Settings
 
-__all__ = ["POOLS", "find_home", "make_home", "open_instance", "set_pool_limits"]
+__all__ = ["POOLS", "find_home", "make_home", "open_instance", "pool_limits", "set_pool_limits"]
 
 # Pool → what it guards and the setting that limits it.
 POOLS = {
@@ -78,12 +78,14 @@ def open_instance(settings: Settings) -> dg.DagsterInstance:
     return instance
 
 
+def pool_limits(settings: Settings) -> dict[str, int]:
+    """The limit of each of `POOLS`."""
+    return {"postgis": settings.caps.postgis_writers, "stac_api": settings.caps.ingest_runs}
+
+
 def set_pool_limits(instance: dg.DagsterInstance, settings: Settings) -> dict[str, int]:
     """Give each pool its own limit, which ``dagster.yaml`` cannot; returns them."""
-    limits = {
-        "postgis": settings.caps.postgis_writers,
-        "stac_api": settings.caps.ingest_runs,
-    }
+    limits = pool_limits(settings)
     for pool, limit in limits.items():
         instance.event_log_storage.set_concurrency_slots(pool, limit)
     return limits
