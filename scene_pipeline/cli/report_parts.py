@@ -19,7 +19,7 @@ from scene_pipeline.backfill.key_states import (
 )
 from scene_pipeline.backfill.states import KeyState, StateName
 from scene_pipeline.cli.console import Advance
-from scene_pipeline.defs.home import POOLS, open_instance
+from scene_pipeline.defs.home import open_instance, pool_limits
 from scene_pipeline.defs.partitions import MOST_KEYS, measure_definition
 from scene_pipeline.defs.pipeline import Pipeline
 from scene_pipeline.ingest.quarantine import count_quarantine, list_quarantine
@@ -240,10 +240,10 @@ def _describe_slowest(site: _Site) -> Section:
 def _describe_caps(site: _Site) -> Section:
     settings, storage = site.pipeline.settings, site.instance.event_log_storage
     rows: list[tuple[object, ...]] = []
-    for pool, (guards, setting) in POOLS.items():
+    for pool in pool_limits(settings):
         info = storage.get_concurrency_info(pool)
-        note = f"{info.pending_step_count} waiting; {guards}"
-        rows.append((setting, info.active_slot_count, info.slot_count, note))
+        note = f"{info.pending_step_count} waiting"
+        rows.append((f"pool {pool}", info.active_slot_count, info.slot_count, note))
     active = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING)
     running = site.instance.get_runs_count(dg.RunsFilter(statuses=active))
     queued = site.instance.get_runs_count(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED]))
