@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from scene_pipeline.errors import LakeFileError, SettingsError
+from scene_pipeline.errors import LakeFileError, SettingsError, StoreUnavailableError
 from scene_pipeline.settings import S3Settings
 
 __all__ = ["LocalStore", "ObjectStore", "open_store"]
@@ -54,7 +56,8 @@ class LocalStore:
 
     def read(self, path: str, *, last: int | None = None) -> bytes:
         """See `ObjectStore.read`."""
-        with self._place(path).open("rb") as file:
+        place = self._place(path)
+        with _named(place), place.open("rb") as file:
             if last is not None:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - last))
             return file.read()
@@ -62,27 +65,28 @@ class LocalStore:
     def write(self, path: str, content: bytes) -> None:
         """See `ObjectStore.write`."""
         place = self._place(path)
-        self._write_beside(place, content).replace(place)
-        _sync_folder(place.parent)
+        with _named(place), _written_beside(place, content) as beside:
+            beside.replace(place)
+            _sync_folder(place.parent)
 
     def write_new(self, path: str, content: bytes) -> bool:
         """See `ObjectStore.write_new`."""
         place = self._place(path)
         if place.exists():
             return False
-        beside = self._write_beside(place, content)
-        try:
-            os.link(beside, place)
-        except FileExistsError:
-            return False
-        finally:
-            beside.unlink()
-        _sync_folder(place.parent)
-        return True
+        with _named(place), _written_beside(place, content) as beside:
+            try:
+                os.link(beside, place)
+            except FileExistsError:
+                return False
+            _sync_folder(place.parent)
+            return True
 
     def delete(self, path: str) -> None:
         """See `ObjectStore.delete`."""
-        self._place(path).unlink(missing_ok=True)
+        place = self._place(path)
+        with _named(place):
+            place.unlink(missing_ok=True)
 
     def address(self, path: str) -> str:
         """See `ObjectStore.address`."""
@@ -91,19 +95,35 @@ class LocalStore:
     def _place(self, path: str) -> Path:
         return self.base / check_path(path)
 
-    def _write_beside(self, place: Path, content: bytes) -> Path:
-        # The name ends otherwise than data does, so that no reader's pattern meets half a file.
-        beside = place.with_name(f".{place.name}.{uuid.uuid4().hex}.part")
-        for _ in range(2):
-            try:
-                with beside.open("xb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                return beside
-            except FileNotFoundError:
-                place.parent.mkdir(parents=True, exist_ok=True)
-        raise LakeFileError("cannot create the folder", where=str(place.parent))
+
+@contextmanager
+def _named(place: Path) -> Iterator[None]:
+    """A failing disk, by the file that met it; an absent file stays `FileNotFoundError`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"the disk refuses: {error.strerror or error}",
+            where=str(place),
+            next_step="look for space and permissions; nothing was half written",
+        ) from error
+
+
+@contextmanager
+def _written_beside(place: Path, content: bytes) -> Iterator[Path]:
+    """``content`` on the disk under a name that no reader's pattern meets; gone in the end."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    beside = place.with_name(f".{place.name}.{uuid.uuid4().hex}.part")
+    try:
+        with beside.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield beside
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
