@@ -19,7 +19,6 @@ from scene_pipeline.ingest.checkpoints import Window
 from scene_pipeline.ingest.pager import ItemId
 from scene_pipeline.ingest.pages import Landing, PreparedPage, Unusable
 from scene_pipeline.ingest.registry import Registered, register, select_items, settle, upsert
-from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.state import tables as t
 from scene_pipeline.state.keysets import match_keys
 
@@ -56,7 +55,7 @@ class Landed:
     """Counts of distinct versions: ``known`` ones came again, ``older`` ones lost to the winner.
 
     ``superseded``: Items that a reprocessed twin has now replaced. ``late``: versions behind the
-    stream's own bound. ``touched``: partitions whose raw version moved.
+    stream's own bound.
     """
 
     landed: int
@@ -66,7 +65,6 @@ class Landed:
     superseded: int
     late: int
     quarantined: Mapping[str, int]
-    touched: frozenset[PartitionKey]
 
 
 def select_receipts(
@@ -109,7 +107,7 @@ def land(
     before = select_items(connection, arrival.region, prepared.ids)
     after, older = _choose_versions(news, before, arrival, segment)
     late = _record_late(connection, arrival, before, after)
-    settled = settle(connection, arrival.region, before=before, after=after, now=arrival.at)
+    superseded = settle(connection, arrival.region, before=before, after=after, now=arrival.at)
     strange = [each for each in prepared.unusable if each.digest not in receipts.get(each.item, {})]
     _write_receipts(connection, arrival, prepared, receipts)
     _write_quarantine(connection, arrival, strange)
@@ -121,10 +119,9 @@ def land(
         outside=outcomes["outside"],
         known=len(prepared.landings) - len(news) + len(prepared.unusable) - len(strange),
         older=older,
-        superseded=settled.superseded,
+        superseded=superseded,
         late=late,
         quarantined=Counter(each.reason for each in strange),
-        touched=settled.touched,
     )
 
 

@@ -67,23 +67,6 @@ def _among(table: sa.Table, keys: Iterable[PartitionKey]) -> Iterator[sa.ColumnE
     return match_keys(table.c.day, table.c.tile, {(key.day, key.tile) for key in keys})
 
 
-def read_window_versions(
-    engine: sa.Engine, region: str, *, first: date, last: date, tiles: Sequence[str] | None = None
-) -> dict[PartitionKey, int]:
-    """`read_raw_versions` of the days ``first`` to ``last`` (both included)."""
-    versions = t.raw_versions.c
-    query = sa.select(versions.day, versions.tile, versions.raw_seq).where(
-        versions.region == region, versions.day.between(first, last)
-    )
-    wanted = None if tiles is None else frozenset(tiles)
-    with reading(engine) as connection:
-        return {
-            PartitionKey(day, tile): seq
-            for day, tile, seq in connection.execute(query)
-            if wanted is None or tile in wanted
-        }
-
-
 def read_reopened(engine: sa.Engine, region: str, limit: int) -> list[RawVersion]:
     """Covered partitions whose raw scenes changed since they were cleared, oldest first."""
     with reading(engine) as connection:

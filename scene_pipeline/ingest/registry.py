@@ -19,12 +19,15 @@ from sqlalchemy.dialects import postgresql, sqlite
 from scene_pipeline.ingest.checkpoints import row_bound
 from scene_pipeline.ingest.pager import ItemId
 from scene_pipeline.ingest.pages import Landing
-from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.scenes.precedence import VersionRank, choose_winner, version_rank
 from scene_pipeline.state import tables as t
 from scene_pipeline.state.keysets import match_keys, split_rows
 
-__all__ = ["Registered", "Settled", "lock_region", "register", "select_items", "settle", "upsert"]
+__all__ = ["Registered", "lock_region", "register", "select_items", "settle", "upsert"]
+
+
+# Day and tile: a plain tuple, because a page has hundreds and a `PartitionKey` costs ten times it.
+Place = tuple[date, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +63,11 @@ class Registered:
         return version_rank(self, self.arrival)
 
     @property
-    def places(self) -> frozenset[PartitionKey]:
+    def places(self) -> frozenset[Place]:
         """The partitions that hold it: none while it is superseded or gone."""
         if self.superseded or self.tombstoned_at is not None:
             return frozenset()
-        return frozenset(PartitionKey(self.day, tile) for tile in self.tiles.split())
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """The partitions whose raw version moved, and the Items that a twin has now superseded."""
-
-    touched: frozenset[PartitionKey]
-    superseded: int
+        return frozenset((self.day, tile) for tile in self.tiles.split())
 
 
 def register(landing: Landing, *, segment: str, stream: str, arrival: int) -> Registered:
@@ -131,16 +126,17 @@ def settle(
     before: Mapping[ItemId, Registered],
     after: Mapping[ItemId, Registered],
     now: datetime,
-) -> Settled:
+) -> int:
     """Make the registry hold ``after`` where it held ``before``.
 
-    ``before`` has those of ``after`` that are registered already.
+    ``before`` has those of ``after`` that are registered already. Returns how many Items a twin
+    has now superseded.
     """
     before, after = _settle_twins(connection, region, before, after)
     changed = [item for item, new in after.items() if before.get(item) != new]
     if not changed:
-        return Settled(frozenset(), 0)
-    touched: set[PartitionKey] = set()
+        return 0
+    touched: set[Place] = set()
     gone: list[dict[str, Any]] = []
     come: list[dict[str, Any]] = []
     for item in changed:
@@ -160,11 +156,10 @@ def settle(
     if come:
         connection.execute(t.placements.insert(), come)
     _bump(connection, region, touched, now)
-    superseded = sum(
+    return sum(
         after[item].superseded and not (item in before and before[item].superseded)
         for item in changed
     )
-    return Settled(frozenset(touched), superseded)
 
 
 def _settle_twins(
@@ -203,15 +198,13 @@ def _settle_twins(
     return before, after
 
 
-def _bump(
-    connection: sa.Connection, region: str, touched: Iterable[PartitionKey], now: datetime
-) -> None:
+def _bump(connection: sa.Connection, region: str, touched: Iterable[Place], now: datetime) -> None:
     """Move the raw versions on, and reopen those partitions that are already covered."""
     keys = sorted(touched)
     if not keys:
         return
     versions = t.raw_versions.c
-    rows = [{"region": region, "day": key.day, "tile": key.tile, "raw_seq": 1} for key in keys]
+    rows = [{"region": region, "day": day, "tile": tile, "raw_seq": 1} for day, tile in keys]
     upsert(connection, t.raw_versions, rows, {"raw_seq": versions.raw_seq + 1})
     published = connection.execute(
         sa.select(t.frontiers.c.bound_value, t.frontiers.c.bound_endpoint).where(
@@ -219,9 +212,8 @@ def _bump(
         )
     ).first()
     bound = row_bound(published) if published else None
-    covered = [key for key in keys if bound is not None and bound.covers_day(key.day)]
-    places = {(key.day, key.tile) for key in covered}
-    for among in match_keys(versions.day, versions.tile, places):
+    covered = [key for key in keys if bound is not None and bound.covers_day(key[0])]
+    for among in match_keys(versions.day, versions.tile, covered):
         now_at = connection.execute(
             sa.select(versions.day, versions.tile, versions.raw_seq).where(
                 versions.region == region, among
@@ -268,11 +260,11 @@ def _item_row(region: str, item: Registered) -> dict[str, Any]:
     return {"region": region, **{name: getattr(item, name) for name in Registered.__slots__}}
 
 
-def _place_row(region: str, item: Registered, place: PartitionKey) -> dict[str, Any]:
+def _place_row(region: str, item: Registered, place: Place) -> dict[str, Any]:
     return {
         "region": region,
-        "day": place.day,
-        "tile": place.tile,
+        "day": place[0],
+        "tile": place[1],
         "collection": item.collection,
         "item_id": item.item_id,
     }

@@ -10,9 +10,9 @@ from scene_pipeline.ingest.registry import lock_region
 from scene_pipeline.lake.layout import segment_path
 from scene_pipeline.lake.store import ObjectStore
 from scene_pipeline.state import tables as t
-from scene_pipeline.state.database import reading, transact
+from scene_pipeline.state.database import transact
 
-__all__ = ["expire_raw", "read_raw_from"]
+__all__ = ["expire_raw"]
 
 
 def expire_raw(
@@ -45,10 +45,3 @@ def expire_raw(
     for digest in digests:
         store.delete(segment_path(region, digest))
     return len(digests)
-
-
-def read_raw_from(engine: sa.Engine, region: str) -> date | None:
-    """The first day whose raw scenes are kept; None: all are."""
-    query = sa.select(t.regions.c.raw_from).where(t.regions.c.region == region)
-    with reading(engine) as connection:
-        return connection.execute(query).scalar()

@@ -7,7 +7,7 @@ it, so that certificates of two generations never meet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -28,30 +28,7 @@ if TYPE_CHECKING:
     from scene_pipeline.lake.store import ObjectStore
     from scene_pipeline.scenes.grid import TileGrid
 
-__all__ = ["Routing", "read_removed_tiles", "read_routing", "reassign_segment"]
-
-
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """One generation: the grid's name, its tiles in declared order, their fingerprint."""
-
-    generation: int
-    fingerprint: str
-    grid: str
-    tiles: tuple[str, ...]
-
-
-def read_routing(engine: sa.Engine, region: str, generation: int | None = None) -> Routing | None:
-    """A generation of ``region`` (None: the newest), or None where there is none."""
-    column = t.routings.c
-    query = sa.select(t.routings).where(column.region == region)
-    if generation is not None:
-        query = query.where(column.generation == generation)
-    with reading(engine) as connection:
-        row = connection.execute(query.order_by(column.generation.desc()).limit(1)).first()
-    if row is None:
-        return None
-    return Routing(row.generation, row.fingerprint, row.grid, tuple(row.tiles.split()))
+__all__ = ["read_removed_tiles", "reassign_segment"]
 
 
 def read_removed_tiles(engine: sa.Engine, definition: SceneDefinition) -> frozenset[str]:
