@@ -22,6 +22,10 @@ from scene_pipeline.scenes.schema import BBOX, GEOMETRY, SCENE_COLUMNS, arrow_sc
 __all__ = ["BuiltPartition", "build_bbox", "build_partition", "empty_partition"]
 
 
+Bounds = tuple[float, float, float, float]
+_CHUNK_ROWS = 8192
+
+
 @dataclass(frozen=True, slots=True)
 class BuiltPartition:
     """One partition, ready to write.
@@ -33,7 +37,7 @@ class BuiltPartition:
 
     rows: pa.Table
     counts: Mapping[str, int]
-    bounds: tuple[float, float, float, float] | None
+    bounds: Bounds | None
 
 
 def empty_partition() -> BuiltPartition:
@@ -54,23 +58,18 @@ def build_partition(
     if raw.num_rows == 0:
         return empty_partition()
     _check_scenes(raw, key)
-    repaired = repair_and_project(shapely.from_wkb(raw["geometry"].to_numpy(zero_copy_only=False)))
-    for row, reason in enumerate(repaired.reasons):
-        if reason is not None:
-            raise _fault(raw, row, key, f"its footprint cannot be used: {reason}")
     tile = grid.bounds(key.tile)
-    pieces = cut_to_boxes(repaired.geometry, shapely.box(*tile))
-    order = _curve_order(raw, shapely.bounds(pieces), tile)
-    pieces = pieces[order]
-    repairs = [repaired.repairs[row] for row in order]
+    pieces = _make_pieces(raw, key, tile)
+    order = _curve_order(raw, pieces.bounds, tile)
+    bounds = pieces.bounds[order]
     made: dict[str, Any] = {
         "region": pa.repeat(region, len(order)),
         "tile": pa.repeat(key.tile, len(order)),
-        "repairs": pa.array(repairs, pa.list_(pa.string())),
-        "area_share": ground_area_m2(pieces) / ground_area_m2(repaired.geometry[order]),
+        "repairs": pa.array([pieces.repairs[row] for row in order], pa.list_(pa.string())),
+        "area_share": pieces.shares[order],
         "raw_seq": pa.repeat(pa.scalar(raw_seq, pa.int64()), len(order)),
-        "geometry": pa.array(shapely.to_wkb(pieces), GEOMETRY.type),
-        "bbox": build_bbox(pieces),
+        "geometry": pa.array(pieces.wkb[order], GEOMETRY.type),
+        "bbox": _make_bbox(bounds),
     }
     taken = raw.select([c.name for c in SCENE_COLUMNS if c.name not in made]).take(order)
     rows = pa.table(
@@ -80,17 +79,58 @@ def build_partition(
     counts = {
         "scenes": raw.num_rows,
         "rows": len(order),
-        "repaired": sum(map(bool, repairs)),
+        "repaired": sum(bool(pieces.repairs[row]) for row in order),
         "outside": raw.num_rows - len(order),
     }
-    total = tuple(shapely.total_bounds(pieces).tolist()) if len(order) else None
-    return BuiltPartition(rows, MappingProxyType(counts), total)
+    return BuiltPartition(rows, MappingProxyType(counts), _enclose(bounds))
 
 
-def build_bbox(pieces: Any) -> pa.StructArray:
-    """The covering column of an array of pieces."""
-    sides = shapely.bounds(pieces).reshape(-1, 4).T
-    return pa.StructArray.from_arrays([pa.array(side) for side in sides], fields=list(BBOX.type))
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Each scene's piece: WKB and bounds (None and NaN where none is left), share, repairs."""
+
+    wkb: Any
+    bounds: Any
+    shares: Any
+    repairs: list[tuple[str, ...]]
+
+
+def _make_pieces(raw: pa.Table, key: PartitionKey, tile: Bounds) -> _Pieces:
+    """Some thousand scenes at a time: geometries take ten times the memory of their WKB."""
+    parts = []
+    for first in range(0, raw.num_rows, _CHUNK_ROWS):
+        chunk = raw["geometry"].slice(first, _CHUNK_ROWS).to_numpy(zero_copy_only=False)
+        repaired = repair_and_project(shapely.from_wkb(chunk))
+        for row, reason in enumerate(repaired.reasons):
+            if reason is not None:
+                raise _fault(raw, first + row, key, f"its footprint cannot be used: {reason}")
+        pieces = cut_to_boxes(repaired.geometry, shapely.box(*tile))
+        whole = ground_area_m2(repaired.geometry)
+        shares = ground_area_m2(pieces) / np.where(whole > 0, whole, 1)
+        parts.append((shapely.to_wkb(pieces), shapely.bounds(pieces), shares, repaired.repairs))
+    return _Pieces(
+        wkb=np.concatenate([part[0] for part in parts]),
+        bounds=np.concatenate([part[1] for part in parts]),
+        shares=np.concatenate([part[2] for part in parts]),
+        repairs=[found for part in parts for found in part[3]],
+    )
+
+
+def _enclose(bounds: Any) -> Bounds | None:
+    if len(bounds) == 0:
+        return None
+    (xmin, ymin), (xmax, ymax) = bounds[:, :2].min(axis=0), bounds[:, 2:].max(axis=0)
+    return float(xmin), float(ymin), float(xmax), float(ymax)
+
+
+def build_bbox(shapes: Any) -> pa.StructArray:
+    """The covering column of an array of geometries."""
+    return _make_bbox(shapely.bounds(shapes).reshape(-1, 4))
+
+
+def _make_bbox(bounds: Any) -> pa.StructArray:
+    sides = [pa.array(side) for side in bounds.T]
+    return pa.StructArray.from_arrays(sides, fields=list(BBOX.type))
 
 
 def _check_scenes(raw: pa.Table, key: PartitionKey) -> None:
@@ -114,7 +154,7 @@ def _fault(raw: pa.Table, row: int, key: PartitionKey, what: str) -> DataError:
     )
 
 
-def _curve_order(raw: pa.Table, bounds: Any, tile: tuple[float, ...]) -> Any:
+def _curve_order(raw: pa.Table, bounds: Any, tile: Bounds) -> Any:
     """Rows that have a piece, along a Z-order curve of the pieces' centres, then by name.
 
     Neighbours on the ground come to share row groups, whose statistics then prune.
