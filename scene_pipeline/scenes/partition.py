@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -13,15 +14,21 @@ import pyarrow.compute as pc
 import shapely
 
 from scene_pipeline.errors import DataError
-from scene_pipeline.scenes.footprint import cut_to_boxes, repair_and_project
+from scene_pipeline.scenes.footprint import (
+    FootprintFault,
+    FootprintRepair,
+    cut_to_boxes,
+    repair_and_project,
+)
 from scene_pipeline.scenes.grid import TileGrid
 from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.scenes.mercator import ground_area_m2
 from scene_pipeline.scenes.schema import BBOX, GEOMETRY, SCENE_COLUMNS, arrow_schema
 
-__all__ = ["BuiltPartition", "build_bbox", "build_partition", "empty_partition"]
+__all__ = ["BuiltPartition", "MapFunction", "build_bbox", "build_partition", "empty_partition"]
 
 
+MapFunction = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 Bounds = tuple[float, float, float, float]
 _CHUNK_ROWS = 8192
 
@@ -47,19 +54,31 @@ def empty_partition() -> BuiltPartition:
 
 
 def build_partition(
-    raw: pa.Table, *, key: PartitionKey, grid: TileGrid, region: str, raw_seq: int
+    raw: pa.Table,
+    *,
+    key: PartitionKey,
+    grid: TileGrid,
+    region: str,
+    raw_seq: int,
+    mapping: MapFunction = map,
 ) -> BuiltPartition:
     """Repair, project and cut the scenes of one key.
 
     ``raw`` has `RAW_COLUMNS` (``item`` and ``digest`` may be missing), each Item once. Raises
     `DataError` that names key and Item where a landed scene cannot be treated: another day, an
     Item twice, or a footprint that ingest would have refused.
+
+    ``mapping`` is `map` or an executor's: chunks of footprints go through it, so that processes
+    share a large partition. The result does not depend on it.
     """
     if raw.num_rows == 0:
         return empty_partition()
     _check_scenes(raw, key)
     tile = grid.bounds(key.tile)
-    pieces = _make_pieces(raw, key, tile)
+    pieces = _make_pieces(raw, tile, mapping)
+    for row, reason in enumerate(pieces.reasons):
+        if reason is not None:
+            raise _fault(raw, row, key, f"its footprint cannot be used: {reason}")
     order = _curve_order(raw, pieces.bounds, tile)
     bounds = pieces.bounds[order]
     made: dict[str, Any] = {
@@ -87,32 +106,41 @@ def build_partition(
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """Each scene's piece: WKB and bounds (None and NaN where none is left), share, repairs."""
+    """Scenes' pieces in a tile: WKB and bounds (None and NaN where none is left), share, repairs.
+
+    ``reasons`` is set where a footprint cannot be used.
+    """
 
     wkb: Any
     bounds: Any
     shares: Any
-    repairs: list[tuple[str, ...]]
+    repairs: list[tuple[FootprintRepair, ...]]
+    reasons: list[FootprintFault | None]
 
 
-def _make_pieces(raw: pa.Table, key: PartitionKey, tile: Bounds) -> _Pieces:
+def _cut_chunk(wkb: Any, tile: Bounds) -> _Pieces:
+    repaired = repair_and_project(shapely.from_wkb(wkb))
+    pieces = cut_to_boxes(repaired.geometry, shapely.box(*tile))
+    whole = ground_area_m2(repaired.geometry)
+    shares = ground_area_m2(pieces) / np.where(whole > 0, whole, 1)
+    bounds = shapely.bounds(pieces)
+    return _Pieces(shapely.to_wkb(pieces), bounds, shares, repaired.repairs, repaired.reasons)
+
+
+def _make_pieces(raw: pa.Table, tile: Bounds, mapping: MapFunction) -> _Pieces:
     """Some thousand scenes at a time: geometries take ten times the memory of their WKB."""
-    parts = []
-    for first in range(0, raw.num_rows, _CHUNK_ROWS):
-        chunk = raw["geometry"].slice(first, _CHUNK_ROWS).to_numpy(zero_copy_only=False)
-        repaired = repair_and_project(shapely.from_wkb(chunk))
-        for row, reason in enumerate(repaired.reasons):
-            if reason is not None:
-                raise _fault(raw, first + row, key, f"its footprint cannot be used: {reason}")
-        pieces = cut_to_boxes(repaired.geometry, shapely.box(*tile))
-        whole = ground_area_m2(repaired.geometry)
-        shares = ground_area_m2(pieces) / np.where(whole > 0, whole, 1)
-        parts.append((shapely.to_wkb(pieces), shapely.bounds(pieces), shares, repaired.repairs))
+    column = raw["geometry"]
+    chunks = (
+        column.slice(first, _CHUNK_ROWS).to_numpy(zero_copy_only=False)
+        for first in range(0, len(column), _CHUNK_ROWS)
+    )
+    parts = list(mapping(partial(_cut_chunk, tile=tile), chunks))
     return _Pieces(
-        wkb=np.concatenate([part[0] for part in parts]),
-        bounds=np.concatenate([part[1] for part in parts]),
-        shares=np.concatenate([part[2] for part in parts]),
-        repairs=[found for part in parts for found in part[3]],
+        wkb=np.concatenate([part.wkb for part in parts]),
+        bounds=np.concatenate([part.bounds for part in parts]),
+        shares=np.concatenate([part.shares for part in parts]),
+        repairs=[found for part in parts for found in part.repairs],
+        reasons=[reason for part in parts for reason in part.reasons],
     )
 
 
