@@ -1,6 +1,6 @@
 """One request rate a provider, shared by all streams and processes through the state database.
 
-A request reserves the next free slot in one UPDATE; slots are ``1 / requests_per_s`` apart. A
+A request reserves the next free slot in one statement; slots are ``1 / requests_per_s`` apart. A
 429 moves the next slot for everybody. PostgreSQL's clock is used where there is one, so that
 machines need not agree on the time.
 """
@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from scene_pipeline.state.database import transact
-from scene_pipeline.state.tables import throttles
 
 __all__ = ["SharedThrottle", "Throttle"]
 
@@ -30,6 +28,38 @@ class Throttle(Protocol):
         """Nobody asks again before ``pause_s`` from now; counts a refusal."""
 
 
+# One statement each, which both databases read alike; {now} is seconds since 1970. Written out,
+# because an upsert built by SQLAlchemy is compiled anew for every request.
+_RESERVE = """
+    INSERT INTO throttles AS mine (source, next_at_s, requests, refused)
+    VALUES (:source, {now} + :interval_s, 1, 0)
+    ON CONFLICT (source) DO UPDATE SET
+        next_at_s = CASE WHEN mine.next_at_s > {now} THEN mine.next_at_s ELSE {now} END
+            + :interval_s,
+        requests = mine.requests + 1
+    WHERE mine.next_at_s <= {now} + :patience_s
+    RETURNING next_at_s - :interval_s - {now}
+"""
+_HOLD = """
+    INSERT INTO throttles AS mine (source, next_at_s, requests, refused)
+    VALUES (:source, {now} + :pause_s, 0, 1)
+    ON CONFLICT (source) DO UPDATE SET
+        next_at_s = CASE WHEN mine.next_at_s > excluded.next_at_s
+            THEN mine.next_at_s ELSE excluded.next_at_s END,
+        refused = mine.refused + 1
+    RETURNING next_at_s
+"""
+_CLOCKS = {
+    "sqlite": ":now",
+    "postgresql": "CAST(extract(epoch FROM statement_timestamp()) AS float8)",
+}
+_STATEMENTS = {
+    (statement, dialect): sa.text(statement.format(now=now))
+    for statement in (_RESERVE, _HOLD)
+    for dialect, now in _CLOCKS.items()
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SharedThrottle:
     """The `Throttle` of one provider (``source``, its scheme and host) in the state database."""
@@ -40,47 +70,22 @@ class SharedThrottle:
 
     def reserve(self, patience_s: float) -> float | None:
         """See `Throttle.reserve`; a slot out of reach is left to others."""
-        interval_s, row = 1 / self.requests_per_s, throttles.c
-
-        def take(connection: sa.Connection) -> float | None:
-            now = self._prepare(connection)
-            wait_s: float | None = connection.execute(
-                throttles.update()
-                .where(row.source == self.source, row.next_at_s <= now + patience_s)
-                .values(
-                    next_at_s=_later(row.next_at_s, now) + interval_s, requests=row.requests + 1
-                )
-                .returning(row.next_at_s - interval_s - now)
-            ).scalar()
-            return wait_s
-
-        wait_s = transact(self.engine, take)
+        wait_s = self._run(_RESERVE, interval_s=1 / self.requests_per_s, patience_s=patience_s)
         return None if wait_s is None else max(0.0, wait_s)
 
     def hold(self, pause_s: float) -> None:
         """See `Throttle.hold`; a shorter hold never cuts a longer one."""
-        row = throttles.c
+        self._run(_HOLD, pause_s=pause_s)
 
-        def push(connection: sa.Connection) -> None:
-            now = self._prepare(connection)
-            connection.execute(
-                throttles.update()
-                .where(row.source == self.source)
-                .values(next_at_s=_later(row.next_at_s, now + pause_s), refused=row.refused + 1)
-            )
+    def _run(self, statement: str, **seconds: float) -> float | None:
+        def execute(connection: sa.Connection) -> float | None:
+            prepared = _STATEMENTS[statement, connection.dialect.name]
+            values = {"source": self.source, **seconds}
+            if connection.dialect.name == "sqlite":
+                values["now"] = (
+                    time.time()
+                )  # inside the transaction: a lock may have been waited for
+            answer: float | None = connection.execute(prepared, values).scalar()
+            return answer
 
-        transact(self.engine, push)
-
-    def _prepare(self, connection: sa.Connection) -> Any:
-        """Make the row if it is not there; return the time as seen inside the transaction."""
-        is_postgres = connection.dialect.name == "postgresql"
-        insert = (postgresql if is_postgres else sqlite).insert(throttles)
-        row = {"source": self.source, "next_at_s": 0.0, "requests": 0, "refused": 0}
-        connection.execute(insert.values(row).on_conflict_do_nothing())
-        if is_postgres:
-            return sa.extract("epoch", sa.func.statement_timestamp()).cast(sa.Double)
-        return sa.literal(time.time(), sa.Double)
-
-
-def _later(one: Any, other: Any) -> Any:
-    return sa.case((one > other, one), else_=other)
+        return transact(self.engine, execute)

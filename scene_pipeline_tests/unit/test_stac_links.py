@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scene_pipeline.errors import SourceFaultError
 from scene_pipeline.ingest.http import Reply, Request
+from scene_pipeline.ingest.http_parse import measure_depth
 from scene_pipeline.ingest.sources.stac_api import find_next, format_token, parse_token
 from scene_pipeline_tests.services.replay import read_exchanges
 
@@ -132,10 +133,11 @@ def test_link_that_cannot_be_followed_is_refused(link: dict[str, Any]) -> None:
         find_next(SEARCH, reply_with({"rel": "next", **link}))
 
 
+TEXT = st.text() | st.text('[]{}"\\\\ab')
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
+    st.none() | st.booleans() | st.integers() | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=10,
+    max_leaves=20,
 )
 
 
@@ -151,3 +153,17 @@ def test_token_is_the_whole_request(body: dict[str, Any] | None, headers: dict[s
 def test_token_too_long_to_keep_is_refused() -> None:
     with pytest.raises(SourceFaultError, match="characters"):
         format_token(Request("POST", ROOT, {"token": "x" * 200_000}))
+
+
+def depth_of(value: Any) -> int:
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return 1 + max(map(depth_of, parts), default=0)
+    return 0
+
+
+@given(value=JSON, ascii_only=st.booleans())
+@example(value=["[[[", '"', "\\", '\\"[', {"]": "}"}], ascii_only=True)
+def test_depth_is_counted_on_the_bytes_as_on_the_document(value: Any, ascii_only: bool) -> None:
+    body = json.dumps(value, ensure_ascii=ascii_only).encode(errors="surrogatepass")
+    assert measure_depth(body) == depth_of(value)
