@@ -27,7 +27,6 @@ from scene_pipeline_tests.services.small_region import (
     REGION,
     START,
     SmallRegion,
-    make_instance,
     window,
 )
 
@@ -81,7 +80,7 @@ class Ticker:
 @pytest.fixture
 def ticker(tmp_path: Path) -> Iterator[Ticker]:
     region = SmallRegion(tmp_path, batched=20, tiles=TILES)
-    with make_instance(tmp_path) as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         yield Ticker(region, instance)
     region.engine.dispose()
 

@@ -49,7 +49,7 @@ storage:
 
 
 def wait_until(
-    condition: Callable[[], T], what: str, *, deadline_s: float = 240, every_s: float = 0.2
+    condition: Callable[[], T], what: str, *, deadline_s: float = 600, every_s: float = 0.2
 ) -> T:
     """The first true value of ``condition``; fails with ``what`` after the deadline."""
     begun = time.monotonic()
