@@ -381,7 +381,7 @@ ECHOES: dict[str, Callable[[str], Answer]] = {
     "in a redirect's path": lambda key: Answer(b"", 308, {"location": f"/{key}/"}),
     "in no JSON": lambda key: Answer(f"<p>{key}</p>".encode()),
     "as encoding": lambda key: Answer(b"", 200, {"content-encoding": key}),
-    "where a message is cut": lambda key: answer_json({"x": "y" * 170 + key}, 400),
+    "where a message is cut": lambda key: answer_json({"x": "y" * 184 + key}, 400),
     **{
         f"with status {status}": lambda key, status=status: answer_json(  # type: ignore[misc]
             {"you sent": SECRET, "key": key}, status

@@ -1,7 +1,7 @@
 """A deterministic provider: sun-synchronous satellites over the set area, some Items faulty.
 
 The orbit is circular. With the secular rates of J2 (Vallado, Fundamentals of Astrodynamics and
-Applications, 4th ed., sections 9.6 and 11.4.1; constants of EGM96) its inclination follows from
+Applications, 4th ed., sections 9.6 and 11.4; constants of EGM96) its inclination follows from
 the node turning with the mean Sun, and its height from a ground track that repeats after
 ``revolutions`` nodal periods in ``cycle_days``. Such an orbit crosses the equator at one local
 mean solar time, from which each node's longitude follows.
