@@ -78,7 +78,13 @@ class SmallRegion:
     """Definition, state and definitions under one folder."""
 
     def __init__(
-        self, base: Path, *, state_url: str = "", batched: int = 4, tiles: tuple[str, ...] = TILES
+        self,
+        base: Path,
+        *,
+        state_url: str = "",
+        batched: int = 4,
+        tiles: tuple[str, ...] = TILES,
+        start: date = START,
     ) -> None:
         self.base = base
         self.state_url = state_url or f"sqlite:///{base}/state.db"
@@ -88,7 +94,7 @@ class SmallRegion:
             sensor=SensorSettings(relaunch_pause_minutes=10, max_relaunches=2),
         )
         self.policies = self.settings.policies
-        self.definition = SceneDefinition(REGION, START, None, "small", tiles)
+        self.definition = SceneDefinition(REGION, start, None, "small", tiles)
         self._engine: sa.Engine | None = None
 
     @property
