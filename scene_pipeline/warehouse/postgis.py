@@ -198,24 +198,18 @@ class PostGISWarehouse:
         # when its turn comes, and its successor shows only in a new snapshot.
         while moved := self._find_moved(connection, key):
             refuse_older_items(moved, key, region=self.region)
-            places = sorted({PartitionKey(row.day, row.tile) for row in moved})
-            for other in places:
+            for other in sorted({PartitionKey(row.day, row.tile) for row in moved}):
+                there = [row for row in moved if (row.day, row.tile) == (other.day, other.tile)]
+                items = {
+                    "collections": [row.collection for row in there],
+                    "items": [row.item_id for row in there],
+                }
+                place = self._place(other)
                 # The version first, as every writer of that partition does.
-                connection.execute(self._sql.hold_version, self._place(other))
-                taken = sum(
-                    connection.execute(
-                        self._sql.delete_item,
-                        {
-                            **self._place(other),
-                            "collection": row.collection,
-                            "item_id": row.item_id,
-                        },
-                    ).rowcount
-                    for row in moved
-                    if (row.day, row.tile) == (other.day, other.tile)
-                )
+                connection.execute(self._sql.hold_version, place)
+                taken = connection.execute(self._sql.delete_items, {**place, **items}).rowcount
                 # It no longer holds what its version says; the row count shows it.
-                connection.execute(self._sql.subtract, {**self._place(other), "taken": taken})
+                connection.execute(self._sql.subtract, {**place, "taken": taken})
 
     def read(self, key: PartitionKey) -> pa.Table:
         """See `Warehouse.read`."""

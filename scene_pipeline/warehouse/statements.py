@@ -35,7 +35,7 @@ class Statements:
     subtract: str
     delete: str
     find_moved: str
-    delete_item: str
+    delete_items: str
     read: str
     read_versions: str
     count_rows: str
@@ -71,9 +71,10 @@ def build_statements(schema: str) -> Statements:
             FROM (SELECT * FROM {footprints} WHERE {_HERE}) AS new
             JOIN {footprints} AS other USING (region, collection, item_id)
             WHERE other.acq_date <> new.acq_date""",
-        delete_item=f"""
-            DELETE FROM {footprints}
-            WHERE {_HERE} AND collection = %(collection)s AND item_id = %(item_id)s""",
+        delete_items=f"""
+            DELETE FROM {footprints} AS t
+            USING unnest(%(collections)s::text[], %(items)s::text[]) AS gone (collection, item_id)
+            WHERE {_HERE} AND t.collection = gone.collection AND t.item_id = gone.item_id""",
         read=f"""
             SELECT {", ".join(map(_read_column, TABLE_COLUMNS))} FROM {footprints}
             WHERE {_HERE} ORDER BY collection, item_id""",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -11,37 +12,40 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import shapely
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
 from scene_pipeline.errors import StaleVersionError, TableMismatchError
 from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.warehouse import Replaced, TableVersion, Warehouse
 from scene_pipeline.warehouse.geopackage import GeoPackageWarehouse
+from scene_pipeline.warehouse.migrate import migrate_warehouse
 from scene_pipeline.warehouse.port import PartitionRows
+from scene_pipeline.warehouse.postgis import PostGISWarehouse
+from scene_pipeline_tests.services.postgres import PostgresCluster
 from scene_pipeline_tests.services.scene_rows import REGION, key_of, make_partition
 
 BOX = shapely.MultiPolygon([shapely.box(0, 0, 10, 10)])
 
 
-def open_postgis(url: str, *, region: str = REGION, schema: str = "scenes") -> Any:
-    """A migrated warehouse in ``url``'s database."""
-    from scene_pipeline.warehouse.migrate import migrate_warehouse
-    from scene_pipeline.warehouse.postgis import PostGISWarehouse
+_SERIAL = itertools.count(1)
 
-    engine_url = make_url(url).set(drivername="postgresql+psycopg")
-    migrate_warehouse(engine_url, schema=schema)
-    return PostGISWarehouse(engine_url, schema=schema, region=region, deadline_s=20)
+
+@pytest.fixture(scope="module")
+def shared_url(postgres: PostgresCluster) -> URL:
+    """One database for all tests: each has a schema of its own."""
+    url = make_url(postgres.url(postgres.new_database()))
+    return url.set(drivername="postgresql+psycopg")
 
 
 @pytest.fixture(params=["geopackage", pytest.param("postgis", marks=pytest.mark.postgres)])
-def open_region(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """A function from a region to its warehouse, all in one database."""
+def open_region(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """A function from a region to its warehouse, all in one schema or file."""
     if request.param == "geopackage":
         path = tmp_path / "new" / "scenes.gpkg"
-        yield lambda region: GeoPackageWarehouse(path, region=region, deadline_s=20)
-    else:
-        url = request.getfixturevalue("postgis_url")
-        yield lambda region: open_postgis(url, region=region)
+        return lambda region: GeoPackageWarehouse(path, region=region, deadline_s=20)
+    url, schema = request.getfixturevalue("shared_url"), f"scenes_{next(_SERIAL)}"
+    migrate_warehouse(url, schema=schema)
+    return lambda region: PostGISWarehouse(url, schema=schema, region=region, deadline_s=20)
 
 
 @pytest.fixture

@@ -14,17 +14,20 @@ from sqlalchemy.engine import make_url
 
 from scene_pipeline.errors import ScenePipelineError
 from scene_pipeline.scenes.keys import PartitionKey
-from scene_pipeline.warehouse import Replaced, Warehouse
+from scene_pipeline.warehouse import PartitionRows, Replaced, Warehouse
 from scene_pipeline.warehouse.geopackage import GeoPackageWarehouse
 from scene_pipeline.warehouse.postgis import PostGISWarehouse
-from scene_pipeline_tests.services.scene_rows import REGION, make_partition
+from scene_pipeline_tests.services.scene_rows import REGION, make_partition, make_wide_properties
 
 _START: list[Barrier] = []
 
 
 @dataclass(frozen=True, slots=True)
 class WriterJob:
-    """One process: ``rounds`` times it replaces each of ``keys`` with ``items``.
+    """One process: ``rounds`` times it replaces each of ``keys`` with ``items`` (a number: so many
+    of its own for each key).
+
+    ``is_wide`` gives the rows properties as long as those of real Items.
 
     ``target`` is a PostgreSQL URL or the path of a GeoPackage. Every row carries ``number`` as
     its processing baseline, so that mixed rows show.
@@ -33,9 +36,10 @@ class WriterJob:
     target: str
     number: int
     keys: tuple[PartitionKey, ...]
-    items: tuple[str, ...]
+    items: tuple[str, ...] | int
     rounds: int = 5
     raw_seq: int = 1
+    is_wide: bool = False
     deadline_s: float = 90
 
 
@@ -54,15 +58,8 @@ def open_target(target: str, *, deadline_s: float = 90) -> Warehouse:
 def write_rounds(job: WriterJob) -> list[Replaced | str]:
     """What each replacement returned, or the name of the error that it raised."""
     warehouse = open_target(job.target, deadline_s=job.deadline_s)
-    # Without a time of publication no version of an Item is newer: the last writer wins.
-    marks = {
-        "processing_baseline": [str(job.number)] * len(job.items),
-        "created_at": [None] * len(job.items),
-    }
-    partitions = [
-        make_partition(key, job.items, raw_seq=job.raw_seq, columns=marks) for key in job.keys
-    ]
-    _START[0].wait(timeout=60)
+    partitions = [_make(job, key) for key in job.keys]
+    _START[0].wait(timeout=120)
     outcomes: list[Replaced | str] = []
     for _ in range(job.rounds):
         for partition in partitions:
@@ -73,14 +70,29 @@ def write_rounds(job: WriterJob) -> list[Replaced | str]:
     return outcomes
 
 
+def _make(job: WriterJob, key: PartitionKey) -> PartitionRows:
+    items = job.items
+    ids = items if isinstance(items, tuple) else [f"{key}-{number}" for number in range(items)]
+    # Without a time of publication no version of an Item is newer: the last writer wins.
+    columns: dict[str, list[str | None]] = {
+        "processing_baseline": [str(job.number)] * len(ids),
+        "created_at": [None] * len(ids),
+    }
+    if job.is_wide:
+        columns["properties"] = list(map(make_wide_properties, ids))
+    return make_partition(key, ids, raw_seq=job.raw_seq, columns=columns)
+
+
 @contextmanager
 def run_writers(jobs: Sequence[WriterJob]) -> Iterator[list[Future[list[Replaced | str]]]]:
-    """Each job in a process of its own, all released together."""
+    """Each job in a process of its own; the block begins when all are released together."""
     # A fork of a clean server: imports are paid once, and no lock of this process comes along.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    barrier = context.Barrier(len(jobs))
+    barrier = context.Barrier(len(jobs) + 1)
     with ProcessPoolExecutor(
         len(jobs), mp_context=context, initializer=_remember, initargs=(barrier,)
     ) as pool:
-        yield [pool.submit(write_rounds, job) for job in jobs]
+        futures = [pool.submit(write_rounds, job) for job in jobs]
+        barrier.wait(timeout=120)
+        yield futures
