@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +87,21 @@ def test_token_may_be_asked_for_twice(archive: Path) -> None:
     token = source.fetch_page(query, None).next_token
     assert source.fetch_page(query, token) == source.fetch_page(query, token)
     assert source.fetch_page(query, None).items[0]["id"] == "i0"
+
+
+def test_page_fetched_ahead_does_not_disturb_the_next(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The open file is shared by threads, which here take turns after every few instructions."""
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)
+    path = write_ndjson(tmp_path / "a.ndjson", *({"id": f"i{n}"} for n in range(2000)))
+    source, query = open_archive(path), make_query("", limit=500)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            token = source.fetch_page(query, None).next_token
+            pages = list(pool.map(lambda token: source.fetch_page(query, token), [token] * 4))
+            assert [ids_of([page]) for page in pages] == [[f"i{n}" for n in range(500, 1000)]] * 4
 
 
 def test_changed_archive_expires_its_tokens(tmp_path: Path) -> None:
