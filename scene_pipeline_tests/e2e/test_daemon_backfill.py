@@ -97,7 +97,7 @@ mutation cancel($id: String!) { cancelPartitionBackfill(backfillId: $id) { __typ
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     base = tmp_path_factory.mktemp("daemon")
-    region = SmallRegion(base)
+    region = SmallRegion(base, batched=6)
     region.publish(START + timedelta(days=60))
     region.land(window(60)[::2])
     with run_services(base, region.write_module()) as services:
@@ -117,7 +117,7 @@ def started(stage: Stage) -> dict[str, str]:
     graph = stage.start_in_ui(
         {
             "assetSelection": asset_keys,
-            "partitionNames": [str(key) for key in window(3, "fed", first=ASSET_GRAPH)],
+            "partitionNames": [str(key) for key in window(2, first=ASSET_GRAPH)],
         }
     )
     page = stage.start_in_ui(
@@ -132,7 +132,7 @@ def started(stage: Stage) -> dict[str, str]:
             "partitionNames": [str(key) for key in window(3, "fed", first=JOB_PAGE)],
         }
     )
-    names = ",".join(str(key) for key in window(1, "fed", first=COMMAND))
+    names = ",".join(str(key) for key in window(1, "fe", first=COMMAND))
     answer = stage.services.run_command(
         "dagster", "job", "backfill", "-w", str(stage.services.workspace), "-j",
         "scenes_per_partition_job", "--partitions", names, "--noprompt",
@@ -163,7 +163,7 @@ def test_a_launched_plan_is_a_live_row_and_its_account_closes(
     assert set(stage.region.states(stage.instance, FOOTPRINTS, keys).values()) == {"in progress"}
     # The same plan again, and a second launcher: nothing is created twice.
     submit_plan(stage.site, stage.workspace, stored)
-    assert len(stage.runs_of(plan_id)) == len(stored.plan.rectangles) == 4
+    assert len(stage.runs_of(plan_id)) == len(stored.plan.rectangles) == 2
 
     stage.region.hold_runs()
     stage.wait_for_status(plan_id, "COMPLETED_FAILED")
@@ -192,8 +192,8 @@ def test_cancelling_the_row_ends_queued_and_running_runs(
     stage: Stage, started: dict[str, str]
 ) -> None:
     del started
-    keys = window(3, "fed", first=CANCEL)
-    stage.region.hold_runs(*(START + timedelta(days=CANCEL + day) for day in range(3)))
+    keys = window(2, first=CANCEL)
+    stage.region.hold_runs(*(START + timedelta(days=CANCEL + day) for day in range(2)))
     stored = stage.reserve(keys)
     submit_plan(stage.site, stage.workspace, stored)
     wait_until(
@@ -217,7 +217,7 @@ def test_cancelling_the_row_ends_queued_and_running_runs(
 
 
 def test_a_launcher_killed_among_its_runs_is_healed_without_doubling(stage: Stage) -> None:
-    keys = window(2, first=CRASH)
+    keys = window(3, first=CRASH)
 
     class Killed(BaseException):
         """Stands for kill -9: nothing of the launcher runs after it."""
@@ -234,7 +234,7 @@ def test_a_launcher_killed_among_its_runs_is_healed_without_doubling(stage: Stag
     assert stage.status(stored.plan.plan_id) == "no row"
     healed = heal_plans(stage.site, stage.workspace, launcher=launcher_here("cli"))
     assert [each.plan.plan_id for each in healed] == [stored.plan.plan_id]
-    assert len(stage.runs_of(stored.plan.plan_id)) == len(stored.plan.rectangles) == 4
+    assert len(stage.runs_of(stored.plan.plan_id)) == len(stored.plan.rectangles) == 3
     assert heal_plans(stage.site, stage.workspace, launcher=launcher_here("cli")) == []
     stage.wait_for_status(stored.plan.plan_id, "COMPLETED_SUCCESS")
     executed = Counter(key for asset, key in stage.region.executed() if asset == FOOTPRINTS.name)
@@ -284,7 +284,7 @@ def find_worker(instance: dg.DagsterInstance, run_id: str) -> int:
 def test_a_backfill_of_both_assets_from_the_graph_ends_with_every_key_done(
     stage: Stage, started: dict[str, str]
 ) -> None:
-    keys = window(3, "fed", first=ASSET_GRAPH)
+    keys = window(2, first=ASSET_GRAPH)
     stage.wait_for_status(started["graph"], "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED")
     assert stage.status(started["graph"]) == "COMPLETED_SUCCESS"
     accounts = diagnose_backfill(stage.site, started["graph"], now=datetime.now(UTC))
@@ -306,7 +306,7 @@ def test_a_backfill_from_a_policy_jobs_own_page_loses_no_key(
 
 
 def test_dagster_job_backfill_works_on_our_jobs(stage: Stage, started: dict[str, str]) -> None:
-    keys = window(1, "fed", first=COMMAND)
+    keys = window(1, "fe", first=COMMAND)
     runs = stage.services.wait_for_runs(
         dg.RunsFilter(tags={BACKFILL_TAG: started["command"]}), len(keys)
     )

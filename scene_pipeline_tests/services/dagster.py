@@ -29,10 +29,13 @@ telemetry:
   enabled: false
 run_queue:
   dequeue_interval_seconds: 1
+  # One after the other, each launch would wait for the process of the one before it.
+  dequeue_use_threads: true
+  dequeue_num_workers: {max_runs}
 run_monitoring:
   enabled: true
   poll_interval_seconds: 2
-  start_timeout_seconds: 60
+  start_timeout_seconds: 600
   free_slots_after_run_end_seconds: 5
 concurrency:
   runs:
@@ -72,11 +75,12 @@ class DagsterServices:
         *,
         postgres_url: str = "",
         max_runs: int = 4,
+        config: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.home = base / "dagster_home"
         self.home.mkdir()
-        config = _CONFIG.format(max_runs=max_runs)
+        config = config or _CONFIG.format(max_runs=max_runs)
         if postgres_url:
             config += _POSTGRES.format(url=postgres_url)
         (self.home / "dagster.yaml").write_text(config)
@@ -151,6 +155,18 @@ class DagsterServices:
         """What a process has printed so far."""
         path = self._log_path(name)
         return path.read_text(errors="replace") if path.exists() else ""
+
+    def read_cpu_seconds(self, name: str) -> float:
+        """CPU of a process and all below it, those that have ended included (Linux)."""
+        session = self._processes[name].pid
+        ticks = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                # After the command's closing bracket: state, parent, group, session, …
+                fields = stat.read_text().rpartition(")")[2].split()
+                if int(fields[3]) == session:
+                    ticks += sum(map(int, fields[11:15]))
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def kill(self, name: str) -> None:
         """kill -9 of a process, its code servers and its runs."""
