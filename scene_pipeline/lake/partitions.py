@@ -75,7 +75,10 @@ class PartitionLake:
         are two requests: the caller holds the key's claim.
         """
         start = time.perf_counter()
-        stored = self.read_version(key)
+        try:
+            stored = self.read_version(key)
+        except LakeFileError:
+            stored = None  # nothing can be read of it: writing it again is how it is mended
         if stored is not None and stored.raw_seq > raw_seq:
             raise StaleVersionError(
                 f"raw version {stored.raw_seq} is stored, {raw_seq} is older",
