@@ -68,17 +68,19 @@ def from_geopandas(frame: gpd.GeoDataFrame) -> pa.Table:
         raise DataError(
             f"{unfit.sum()} geometries are null, empty, with heights or no MultiPolygon"
         )
-    schema = arrow_schema(SCENE_COLUMNS)
-    made = {GEOMETRY.name, BBOX.name}
+    # Column by column from a plain frame: geopandas rebuilds itself at every selection.
+    plain = pd.DataFrame(frame)
+    made = {
+        GEOMETRY.name: lambda: pa.array(shapely.to_wkb(shapes), GEOMETRY.type),
+        BBOX.name: lambda: build_bbox(shapes),
+    }
     try:
-        plain = pa.Table.from_pandas(
-            pd.DataFrame(frame.drop(columns=frame.geometry.name)),
-            schema=pa.schema([field for field in schema if field.name not in made]),
-            preserve_index=False,
-        )
+        columns = [
+            made[column.name]()
+            if column.name in made
+            else pa.array(plain[column.name], column.type, from_pandas=True)
+            for column in SCENE_COLUMNS
+        ]
     except (KeyError, pa.ArrowException) as error:
         raise DataError(f"the frame does not fit the schema: {error}") from None
-    return pa.table(
-        [*plain.columns, pa.array(shapely.to_wkb(shapes), GEOMETRY.type), build_bbox(shapes)],
-        schema=schema,
-    )
+    return pa.table(columns, schema=arrow_schema(SCENE_COLUMNS))

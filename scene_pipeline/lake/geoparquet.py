@@ -64,7 +64,7 @@ _DICTIONARIES = (
 _WITHOUT_STATISTICS = {"properties", "item", "geometry", "repairs"}
 # Small enough that a box in a big partition skips most of it, not so small that footers grow.
 _ROW_GROUP_ROWS = 16_384
-_ZSTD_LEVEL = 3
+_ZSTD_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,7 @@ def encode_geoparquet(table: pa.Table, info: FileInfo) -> bytes:
     # Row groups of one size: a remainder of few rows would cost a reader as much as a whole one.
     groups = max(1, round(table.num_rows / _ROW_GROUP_ROWS))
     sink = pa.BufferOutputStream()
+    written: list[pq.FileMetaData] = []
     pq.write_table(
         table.replace_schema_metadata(metadata),
         sink,
@@ -102,16 +103,19 @@ def encode_geoparquet(table: pa.Table, info: FileInfo) -> bytes:
         use_dictionary=[name for name in _DICTIONARIES if name.partition(".")[0] in schema.names],
         write_statistics=_statistics_of(schema),
         write_page_checksum=True,
+        metadata_collector=written,
     )
+    if [file.num_rows for file in written] != [table.num_rows]:
+        raise DataError(f"{table.num_rows} rows went in, the file's footer says otherwise")
     content: bytes = sink.getvalue().to_pybytes()
     return content
 
 
 def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    fitted = table
     try:
-        fitted = table.select(schema.names)
-        if not fitted.schema.equals(schema):
-            fitted = fitted.cast(schema)
+        if not table.schema.equals(schema):
+            fitted = table.select(schema.names).cast(schema)
     except (KeyError, ValueError, pa.ArrowException) as error:
         raise DataError(f"the rows do not fit the schema: {error}") from None
     for field, column in zip(schema, fitted.columns, strict=True):
