@@ -12,6 +12,7 @@ import re
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
+from tomllib import TOMLDecodeError
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -30,6 +31,7 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+from pydantic_settings import SettingsError as UnreadableSettings
 
 from scene_pipeline.errors import SettingsError
 
@@ -261,6 +263,13 @@ class Settings(BaseSettings):
         toml = TomlConfigSettingsSource(settings_cls, toml_file=find_config())
         return init_settings, env_settings, toml
 
+    @field_validator("state_url", "warehouse_url", "warehouse_reader_url")
+    @classmethod
+    def _is_a_url(cls, secret: SecretStr) -> SecretStr:
+        if secret.get_secret_value():
+            _engine_url(secret)
+        return secret
+
     @model_validator(mode="before")
     @classmethod
     def _end_the_demo(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -303,8 +312,13 @@ class Settings(BaseSettings):
 def _engine_url(secret: SecretStr) -> URL:
     # Pure modules know the policies' settings without knowing SQL.
     from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
 
-    url = make_url(secret.get_secret_value())
+    try:
+        url = make_url(secret.get_secret_value())
+    except (ArgumentError, ValueError):
+        # Not repeated: it may carry a password.
+        raise ValueError("not a database URL such as postgresql://user@host/name") from None
     if url.drivername in {"postgresql", "postgres"}:
         return url.set(drivername="postgresql+psycopg")
     return url
@@ -330,15 +344,19 @@ def read_settings(**overrides: Any) -> Settings:
         return Settings(**overrides)
     except ValidationError as error:
         # Input values are left out: a wrong URL may carry a password.
-        lines = [
+        what = "; ".join(
             f"{'.'.join(str(part) for part in fault['loc']) or 'settings'}: {fault['msg']}"
             for fault in error.errors(include_input=False, include_url=False)
-        ]
-        raise SettingsError(
-            "; ".join(lines),
-            where=f"settings from {find_config() or 'defaults and environment'}",
-            next_step="correct the field; docs/reference.md lists them all",
-        ) from None
+        )
+    except UnreadableSettings as error:
+        what = f"{error}: a section in a variable is JSON, or one variable a field"
+    except TOMLDecodeError as error:
+        what = f"not TOML: {error}"
+    raise SettingsError(
+        what,
+        where=f"settings from {find_config() or 'defaults and environment'}",
+        next_step="correct the field; docs/reference.md lists them all",
+    )
 
 
 @lru_cache(maxsize=1)

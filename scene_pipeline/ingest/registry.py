@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from scene_pipeline.errors import UsageError
 from scene_pipeline.ingest.checkpoints import row_bound
 from scene_pipeline.ingest.pager import ItemId
 from scene_pipeline.ingest.pages import Landing
@@ -95,16 +96,22 @@ def register(landing: Landing, *, segment: str, stream: str, arrival: int) -> Re
 def lock_region(connection: sa.Connection, region: str, **counters: int) -> Any:
     """Serialise with every other change of this region until the commit.
 
-    Adds to the region's counters, and returns its row.
+    Adds to the region's counters, and returns its row. Raises `UsageError` for a region that
+    was never ingested.
     """
     column = t.regions.c
     values = {name: column[name] + amount for name, amount in counters.items()}
-    return connection.execute(
+    row = connection.execute(
         t.regions.update()
         .where(column.region == region)
         .values(values or {"arrivals": column.arrivals})
         .returning(*column)
-    ).one()
+    ).one_or_none()
+    if row is None:
+        raise UsageError(
+            f"region {region} has no streams yet", next_step="run `scene-pipeline ingest run` first"
+        )
+    return row
 
 
 def select_items(
