@@ -90,7 +90,11 @@ def inspect_table(pipeline: Pipeline, keys: Sequence[PartitionKey]) -> Findings:
     counted = pipeline.warehouse.count_rows(keys)
     versions = pipeline.warehouse.read_versions(keys)
     for key in keys:
-        stored = pipeline.lake.read_version(key)
+        try:
+            stored = pipeline.lake.read_version(key)
+        except DataError as error:
+            found.add("rows_match_lake", f"{key}: {error.what}")
+            continue
         if stored is None or key not in versions:
             found.absent += 1
             continue
