@@ -36,7 +36,7 @@ def make_footprints(count: int, *, area: tuple[float, float, float, float]) -> A
         if number % 20 == 0:  # the swath ends inside: its edge is a line of short steps
             edge = np.linspace(ring[1], ring[2], 9) + rng.normal(0, 0.003, (9, 2))
             ring = np.concatenate([ring[:1], edge, ring[3:]])
-        if number % 1000 == 999:
+        if number % 1000 == 500:
             ring = ring[[0, 2, 1, 3]]
         if number % 200 == 199:
             ring[:, 0] = (ring[:, 0] - centre[0] + 360) % 360 - 180
