@@ -255,7 +255,8 @@ def test_geoparquet_rows_become_items(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("naip_10000_stac.parquet", 10_000), ("rustac_100-landsat-items.parquet", 100),
+    [pytest.param("naip_10000_stac.parquet", 10_000, marks=pytest.mark.full),
+     ("rustac_100-landsat-items.parquet", 100),
      ("rustac_100-sentinel-2-items.parquet", 100), ("stac-geoparquet_naip5.parquet", 5)],
 )  # fmt: skip
 def test_real_geoparquet_is_read_whole(real_data: Path, name: str, count: int) -> None:

@@ -114,7 +114,8 @@ def test_items_are_in_keyset_order_and_inside_the_window() -> None:
     items, _ = read_all(DEMO, Simulator(START.date()))
     keys = [(item["properties"]["datetime"], item["id"]) for item in items]
     assert keys == sorted(keys)
-    middle = datetime(2024, 6, 7, 22, 13, 20, tzinfo=UTC)
+    # Cut exactly at an Item: it belongs to the later window alone.
+    middle = datetime.fromisoformat(items[len(items) // 2]["properties"]["datetime"])
     parts = [
         read_all(Query("sim-optical", FIJI, start, end), Simulator(START.date()))[0]
         for start, end in ((START, middle), (middle, END))
