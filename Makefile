@@ -22,8 +22,8 @@ endif
 
 # $(1): lock file. The project itself goes in editable, so that a git pull needs no reinstall.
 ifdef UV
-install = $(UV) pip install --quiet --python $(BIN)/python --require-hashes -r $(1) && \
-  $(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
+install = $(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r $(1) && \
+  $(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --no-deps -e .
 else
 install = $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(1) && \
   $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
