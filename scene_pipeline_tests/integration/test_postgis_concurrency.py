@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -13,6 +11,7 @@ import sqlalchemy as sa
 from scene_pipeline.warehouse import Replaced, TableVersion
 from scene_pipeline.warehouse.migrate import migrate_warehouse
 from scene_pipeline.warehouse.roles import Roles
+from scene_pipeline_tests.services.planted import GATE, WAIT_AT_COMMIT, migrate, session, wait_until
 from scene_pipeline_tests.services.postgres import PostgresCluster
 from scene_pipeline_tests.services.scene_rows import key_of, make_partition
 from scene_pipeline_tests.services.writers import WriterJob, open_target, run_writers
@@ -23,16 +22,29 @@ WRITERS = 12
 
 @pytest.fixture
 def url(postgis_url: str) -> str:
-    migrate_warehouse(
-        sa.make_url(postgis_url).set(drivername="postgresql+psycopg"), schema="scenes"
-    )
-    return postgis_url
+    return migrate(postgis_url)
 
 
-@contextlib.contextmanager
-def connect(url: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        yield connection
+@pytest.mark.parametrize("day", [1, 2], ids=["same key", "Item moved to another day"])
+def test_the_second_writer_waits_for_the_firsts_commit(url: str, day: int) -> None:
+    """Two open transactions that cannot see each other's rows: the case that locks are for."""
+    first = make_partition(key_of(1), ["shared", "first"])
+    second = make_partition(key_of(day), ["second", "shared", "third"])
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with psycopg.connect(url, autocommit=True) as holder, ThreadPoolExecutor(2) as pool:
+        holder.execute(WAIT_AT_COMMIT)
+        holder.execute(f"SELECT pg_advisory_lock({GATE})")
+        one = pool.submit(open_target(url).replace, first)
+        wait_until(lambda: holder.execute(waiting).fetchone() == (1,))
+        two = pool.submit(open_target(url).replace, second)
+        wait_until(lambda: two.done() or holder.execute(waiting).fetchone() == (2,))
+        assert not one.done()
+        holder.execute(f"SELECT pg_advisory_unlock({GATE})")
+        one.result(timeout=60)
+        two.result(timeout=60)
+    warehouse = open_target(url)
+    assert warehouse.read(key_of(day)).equals(second.rows)
+    assert warehouse.count_rows([key_of(1)]) == {key_of(1): 3 if day == 1 else 1}
 
 
 def test_same_and_neighbouring_keys_are_never_mixed_and_never_doubled(url: str) -> None:
@@ -42,7 +54,7 @@ def test_same_and_neighbouring_keys_are_never_mixed_and_never_doubled(url: str) 
         for number in range(WRITERS)
     ]
     seen = 0
-    with run_writers(jobs) as futures, connect(url) as reader:
+    with run_writers(jobs) as futures, session(url) as reader:
         while not all(future.done() for future in futures):
             found = reader.execute(
                 "SELECT count(*), min(processing_baseline), max(processing_baseline)"
@@ -70,7 +82,7 @@ def test_an_item_that_twelve_days_claim_is_in_one_day_at_every_moment(url: str) 
         WriterJob(url, n, (key,), ("wanderer", f"own-{n}"), rounds=3) for n, key in enumerate(keys)
     ]
     seen = 0
-    with run_writers(jobs) as futures, connect(url) as reader:
+    with run_writers(jobs) as futures, session(url) as reader:
         while not all(future.done() for future in futures):
             (days,) = reader.execute(
                 "SELECT count(*) FROM scenes.scene_footprints WHERE item_id = 'wanderer'"
@@ -116,7 +128,7 @@ def test_the_server_never_sees_more_writers_than_the_limit(
         for n in range(WRITERS)
     ]
     counted: list[int] = []
-    with run_writers(jobs) as futures, connect(url) as watcher:
+    with run_writers(jobs) as futures, session(url) as watcher:
         while not all(future.done() for future in futures):
             row = watcher.execute(
                 "SELECT count(*) FROM pg_stat_activity"
@@ -137,7 +149,7 @@ def test_threads_of_one_process_take_turns_at_one_connection(url: str) -> None:
     warehouse = open_target(url)
     keys = [key_of(day) for day in range(1, 9)]
     application = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'scene-pipeline'"
-    with ThreadPoolExecutor(4) as pool, connect(url) as watcher:
+    with ThreadPoolExecutor(4) as pool, session(url) as watcher:
         list(pool.map(lambda key: warehouse.replace(make_partition(key, 30)), keys))
         assert watcher.execute(application).fetchone() == (1,)
     assert warehouse.count_rows(keys) == dict.fromkeys(keys, 30)

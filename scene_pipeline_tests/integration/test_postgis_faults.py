@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
@@ -20,52 +20,24 @@ from scene_pipeline.warehouse.postgis import lock_numbers
 from scene_pipeline.warehouse.roles import Roles
 from scene_pipeline_tests.conftest import require_service
 from scene_pipeline_tests.services import postgres as pg
+from scene_pipeline_tests.services.planted import (
+    DROP_A_ROW,
+    GATE,
+    RAISE_STATE,
+    WAIT_AT_COMMIT,
+    WAIT_IN_COPY,
+    migrate,
+    session,
+    wait_until,
+    waiting_pid,
+)
 from scene_pipeline_tests.services.scene_rows import REGION, key_of, make_partition
 from scene_pipeline_tests.services.writers import open_target
 
 pytestmark = pytest.mark.postgres
 
-_GATE = 77  # an advisory lock that the test holds and a trigger waits for
-WAIT_IN_COPY = f"""
-CREATE FUNCTION wait_in_copy() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-  IF NEW.item_id = 'b' THEN PERFORM pg_advisory_xact_lock_shared({_GATE}); END IF; RETURN NEW;
-END $$;
-CREATE TRIGGER wait_in_copy BEFORE INSERT ON scenes.scene_footprints
-  FOR EACH ROW EXECUTE FUNCTION wait_in_copy();
-"""
-WAIT_AT_COMMIT = f"""
-CREATE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-  PERFORM pg_advisory_xact_lock_shared({_GATE}); RETURN NULL;
-END $$;
-CREATE CONSTRAINT TRIGGER wait_at_commit AFTER INSERT OR UPDATE ON scenes.partition_versions
-  DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_at_commit();
-"""
-RAISE_STATE = """
-CREATE SEQUENCE calls;
-CREATE FUNCTION raise_state() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-  IF nextval('public.calls') <= {times} THEN
-    RAISE EXCEPTION 'planted' USING ERRCODE = '{state}';
-  END IF; RETURN NULL;
-END $$;
-CREATE TRIGGER raise_state BEFORE INSERT ON scenes.scene_footprints
-  FOR EACH STATEMENT EXECUTE FUNCTION raise_state();
-"""
-DROP_A_ROW = """
-CREATE FUNCTION drop_a_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-  IF NEW.item_id = 'b' THEN RETURN NULL; END IF; RETURN NEW;
-END $$;
-CREATE TRIGGER drop_a_row BEFORE INSERT ON scenes.scene_footprints
-  FOR EACH ROW EXECUTE FUNCTION drop_a_row();
-"""
-
 OLD = make_partition(key_of(), ["old-1", "old-2"], raw_seq=1)
 NEW = make_partition(key_of(), ["a", "b", "c"], raw_seq=2)
-
-
-def migrate(url: str) -> str:
-    engine_url = sa.make_url(url).set(drivername="postgresql+psycopg")
-    migrate_warehouse(engine_url, schema="scenes")
-    return url
 
 
 @pytest.fixture
@@ -87,19 +59,6 @@ def own_url(own_cluster: pg.PostgresCluster) -> str:
 
 
 @contextmanager
-def session(url: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        yield connection
-
-
-def wait_until(condition: Callable[[], bool], *, deadline_s: float = 30) -> None:
-    ends = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < ends, "the awaited state never came"
-        time.sleep(0.01)
-
-
-@contextmanager
 def writer_held_at(trigger: str, url: str, *, deadline_s: float = 60) -> Iterator[Future[Replaced]]:
     """``OLD`` is stored; a thread replaces it by ``NEW`` and waits in ``trigger``.
 
@@ -110,21 +69,13 @@ def writer_held_at(trigger: str, url: str, *, deadline_s: float = 60) -> Iterato
     holder = psycopg.connect(url, autocommit=True)
     try:
         holder.execute(trigger)
-        holder.execute(f"SELECT pg_advisory_lock({_GATE})")
+        holder.execute(f"SELECT pg_advisory_lock({GATE})")
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(warehouse.replace, NEW)
             wait_until(lambda: waiting_pid(holder) is not None)
             yield writing
     finally:
         holder.close()
-
-
-def waiting_pid(connection: psycopg.Connection) -> int | None:
-    row = connection.execute(
-        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted",
-        [_GATE],
-    ).fetchone()
-    return row[0] if row else None
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
@@ -184,7 +135,7 @@ def test_a_batch_survives_a_restart(own_cluster: pg.PostgresCluster, own_url: st
     batch = [make_partition(key_of(day), [f"b{day}", "b"][: day % 2 + 1]) for day in range(1, 9)]
     with session(own_url) as watcher, ThreadPoolExecutor(1) as pool:
         watcher.execute(WAIT_IN_COPY)
-        watcher.execute(f"SELECT pg_advisory_lock({_GATE})")
+        watcher.execute(f"SELECT pg_advisory_lock({GATE})")
         writing = pool.submit(lambda: list(warehouse.replace_many(batch)))
         wait_until(lambda: waiting_pid(watcher) is not None)
         own_cluster.stop("immediate")
