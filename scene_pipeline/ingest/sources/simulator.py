@@ -176,6 +176,7 @@ def _observe(
         node_lon_deg = 15 * (mission.local_time_h - day_s / 3600)
         for number in frames:
             at = node_at + timedelta(seconds=round(period_s * _FRAME_DEG * (number + 0.5) / 360))
+            at = at.replace(microsecond=0)  # as published: windows are cut by what Items say
             if not start <= at < end:
                 continue
             for lane in range(mission.lanes):
