@@ -26,7 +26,7 @@ from scene_pipeline.defs.schedules import DAYS_A_RUN, build_schedules
 from scene_pipeline.defs.sensors import build_scenes_sensor
 from scene_pipeline.settings import Settings
 
-__all__ = ["build_definitions"]
+__all__ = ["build_definitions", "build_range_definitions"]
 
 
 def build_definitions(settings: Settings) -> dg.Definitions:
@@ -37,14 +37,37 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         return _build(settings)
 
 
+def build_range_definitions(settings: Settings) -> dg.Definitions:
+    """Footprints and table under Dagster's single-run policy.
+
+    `dagster asset materialize --partition-range` refuses assets of any other; the daemon's
+    definitions keep theirs, which bound what one run takes.
+    """
+    pipeline = Pipeline(settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        return dg.Definitions(
+            assets=[
+                asset.with_attributes(backfill_policy=dg.BackfillPolicy.single_run())
+                for asset in (build_footprints(pipeline), build_table(pipeline))
+            ],
+            resources=_build_resources(pipeline),
+            executor=dg.in_process_executor,
+        )
+
+
+def _build_resources(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "geoparquet_io": GeoParquetIOManager(pipeline),
+        "table_io": TableIOManager(pipeline),
+    }
+
+
 def _build(settings: Settings) -> dg.Definitions:
     pipeline = Pipeline(settings)
     warn_of_size(pipeline.definition, today=datetime.now(UTC).date())
     policies = policies_of(settings.policies)
-    resources: dict[str, Any] = {
-        "geoparquet_io": GeoParquetIOManager(pipeline),
-        "table_io": TableIOManager(pipeline),
-    }
+    resources = _build_resources(pipeline)
     footprints = build_footprints(pipeline)
     table = build_table(pipeline)
     coverage = under_policy(build_coverage(pipeline), DAYS_A_RUN)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -215,6 +218,30 @@ def test_a_retry_launches_exactly_what_is_not_done(run: Run, built: BuiltRegion)
     assert account["good_keys_rebuilt"] == 0
     assert run("backfill", "launch", "--local").out.count("nothing to run") == 1
     assert run("backfill", "retry", failed, "--local", "--json").document["launched"] == []
+
+
+def test_dagsters_own_command_for_a_range_works(built: BuiltRegion) -> None:
+    """A rectangle of days and neighbouring tiles, in one run of this process."""
+    first, second = built.pipeline.definition.tiles[2:4]  # not the spoilt one
+    finished = subprocess.run(
+        [
+            sys.executable, "-m", "dagster", "asset", "materialize", "-m",
+            "scene_pipeline.definitions", "-a", "ranges", "--select", 'key:"fiji/footprint_table"',
+            "--partition-range", f"{START}|{first}...{LAST}|{second}",
+        ],
+        env={
+            **os.environ,
+            "SCENE_PIPELINE_CONFIG": str(built.config),
+            "DAGSTER_HOME": str(built.settings.dagster_home),
+        },
+        cwd=built.base,
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    made = [line for line in finished.stderr.splitlines() if "ASSET_MATERIALIZATION - " in line]
+    assert len(made) == 2 * DAYS, finished.stderr[-2000:]
+    assert "RUN_SUCCESS" in finished.stderr
 
 
 @pytest.mark.parametrize("command", ["plan", "launch", "retry", "diagnose", "status"])
