@@ -67,7 +67,7 @@ def status(console: Console, *, assets: tuple[str, ...], no_strip: bool, **asked
     selection = read_selection(**asked)
     shown: list[dict[str, Any]] = []
     with open_desk() as desk:
-        definition = desk.pipeline.definition
+        definition = desk.definition
         keys, rejected = desk.sort_keys(selection)
         if selection.first is None and selection.keys is None and keys:
             since = keys[-1].day - timedelta(days=_DEFAULT_DAYS - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +21,7 @@ from scene_pipeline.backfill.selection import (
     parse_states,
 )
 from scene_pipeline.errors import InvalidKeyError
-from scene_pipeline.scenes.keys import PartitionKey, parse_day, parse_key
+from scene_pipeline.scenes.keys import PartitionKey, SceneDefinition, parse_day, parse_key
 from scene_pipeline.settings import load_settings
 
 if TYPE_CHECKING:
@@ -132,24 +132,32 @@ class Desk:
         return datetime.now(UTC)
 
     @property
+    def definition(self) -> SceneDefinition:
+        """The pipeline's, which here knows the tiles of earlier grids too."""
+        from scene_pipeline.ingest.routing import read_removed_tiles
+
+        current = self.pipeline.definition
+        return replace(current, removed_tiles=read_removed_tiles(self.pipeline.state, current))
+
+    @property
     def site(self) -> Site:
         """Instance, state database and definition."""
         from scene_pipeline.backfill.key_states import Site
 
-        return Site(self.instance, self.pipeline.state, self.pipeline.definition)
+        return Site(self.instance, self.pipeline.state, self.definition)
 
     def list_keys(self, selection: Selection) -> list[PartitionKey]:
         """The keys asked for; raises `InvalidKeyError` for the first wrong one."""
         return list_keys(
             selection,
-            self.pipeline.definition,
+            self.definition,
             today=self.now.date(),
             covered=self.pipeline.last_covered_day(),
         )
 
     def sort_keys(self, selection: Selection) -> tuple[list[PartitionKey], dict[str, str]]:
         """The keys asked for, those that the definition rejects apart with their reason."""
-        definition = self.pipeline.definition
+        definition = self.definition
         asked: Iterable[PartitionKey]
         if selection.keys is not None:
             asked = selection.keys

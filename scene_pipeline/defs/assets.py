@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
 from pydantic import Field
 
 from scene_pipeline.defs.body import cover_days, materialize_keys
@@ -137,18 +136,17 @@ def build_table(pipeline: Pipeline) -> dg.AssetsDefinition:
 
 def build_coverage(pipeline: Pipeline) -> dg.AssetsDefinition:
     """How much of each tile a day's scenes cover."""
-    footprints = dg.AssetIn(
-        key=dg.AssetKey([pipeline.region, "scene_footprints"]),
+    # Not an input: Dagster would load every day of a run before its body starts, so that one
+    # damaged file would cost them all.
+    footprints = dg.AssetDep(
+        dg.AssetKey([pipeline.region, "scene_footprints"]),
         partition_mapping=dg.MultiToSingleDimensionPartitionMapping("date"),
-        input_manager_key="geoparquet_io",
-        # A tile that is not built yet is named as missing; the others are worth seeing.
-        metadata={"missing": "skip"},
     )
 
     @dg.asset(
         **_common(pipeline),
         partitions_def=day_partitions(pipeline.definition),
-        ins={"scene_footprints": footprints},
+        deps=[footprints],
         retry_policy=retry_policy(pipeline.settings.retries),
         output_required=False,
         code_version=COVERAGE_CODE_VERSION,
@@ -161,9 +159,9 @@ def build_coverage(pipeline: Pipeline) -> dg.AssetsDefinition:
         ),
     )
     def daily_coverage(
-        context: dg.AssetExecutionContext, scene_footprints: pa.Table
+        context: dg.AssetExecutionContext,
     ) -> Iterator[dg.MaterializeResult[Any]]:
-        yield from cover_days(context, pipeline, scene_footprints)
+        yield from cover_days(context, pipeline)
 
     return daily_coverage
 

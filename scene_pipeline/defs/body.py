@@ -15,8 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from scene_pipeline.backfill.causes import describe_error
 from scene_pipeline.backfill.claims import Claims, Held
@@ -180,16 +178,15 @@ class _Batch:
 
 
 def cover_days(
-    context: dg.AssetExecutionContext, pipeline: Pipeline, footprints: pa.Table
+    context: dg.AssetExecutionContext, pipeline: Pipeline
 ) -> Iterator[dg.MaterializeResult[Any]]:
-    """Measure the run's days from their footprints; a day that fails does not cost the others."""
+    """Measure the run's days, each from its own files: one that fails does not cost the others."""
     failed: dict[str, Exception] = {}
     with mapped_failures():
         for text in context.partition_keys:
             day = parse_day(text)
             try:
-                rows = footprints.filter(pc.field("acq_date") == pa.scalar(day, pa.date32()))
-                metadata = describe_coverage(build_coverage_of_day(pipeline, day, rows))
+                metadata = describe_coverage(build_coverage_of_day(pipeline, day))
             except ScenePipelineError as error:
                 if len(context.partition_keys) == 1:
                     raise

@@ -47,8 +47,11 @@ class CoveredDay:
         }
 
 
-def build_coverage_of_day(pipeline: Pipeline, day: date, footprints: pa.Table) -> CoveredDay:
-    """Measure, draw and store the coverage of ``day`` from its rows of all tiles."""
+def build_coverage_of_day(pipeline: Pipeline, day: date) -> CoveredDay:
+    """Measure, draw and store the coverage of ``day`` from the files of its tiles.
+
+    Raises `LakeFileError` where a file is damaged or none was built.
+    """
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -58,6 +61,7 @@ def build_coverage_of_day(pipeline: Pipeline, day: date, footprints: pa.Table) -
     from scene_pipeline.scenes.coverage import cover_day
 
     grid, lake = pipeline.grid, pipeline.lake
+    footprints = lake.read_day(day, grid.keys)
     rows = {
         tile: footprints.filter(pc.field("tile") == tile)
         for tile in pc.unique(footprints["tile"]).to_pylist()
@@ -81,7 +85,7 @@ def build_coverage_of_day(pipeline: Pipeline, day: date, footprints: pa.Table) -
     pipeline.store.write(path, file.getvalue())
     drawing = draw_day_map(
         table,
-        {tile: grid.bounds(tile) for tile in done},
+        {tile: grid.bounds(tile) for tile in grid.keys},
         title=f"{pipeline.region}, {day}",
         pieces={tile: part["geometry"].to_pylist() for tile, part in rows.items()},
     )

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from scene_pipeline.backfill.tags import RANGE_END_TAG, RANGE_START_TAG
 from scene_pipeline.cli.main import main
+from scene_pipeline.defs.build import build_definitions
+from scene_pipeline.defs.home import open_instance
 from scene_pipeline.settings import load_settings
 from scene_pipeline_tests.services.postgres import find_free_port
 
@@ -309,3 +312,29 @@ def test_doctor_and_migrate_on_a_real_server(command: Command, postgis_url: str)
     assert "42 runs may open 84 connections, the server takes 60" in crowded.out
     gone = f"postgresql://postgres@127.0.0.1:{find_free_port()}/none"
     assert command("doctor", WAREHOUSE_URL=gone, CAPS__DB_DEADLINE_S="0.5").code == 3
+
+
+def test_a_tile_of_an_earlier_grid_is_told_from_a_wrong_one(command: Command) -> None:
+    assert command("ingest", "run").code == 0
+    assert command("ingest", "run", ZOOM="6").code == 0
+    for tile, reason in (("7-127-70", "removed tile"), ("7-1-1", "unknown tile")):
+        done = command("backfill", "plan", "--keys", f"2024-06-01|{tile}", ZOOM="6")
+        assert (done.code, reason in done.err) == (2, True), done.err
+
+
+def test_one_damaged_file_costs_its_own_day_alone(command: Command) -> None:
+    assert command("ingest", "run").code == 0
+    window = ("--from", "2024-06-01", "--to", "2024-06-02", "--local")
+    assert command("backfill", "launch", *window).code == 0
+    folder = Path(".scene_pipeline/lake/fiji")
+    damaged = sorted(folder.glob("scene_footprints/date=2024-06-01/*.parquet"))
+    assert damaged
+    damaged[0].write_bytes(b"PAR1 and no more")
+    settings = load_settings()
+    job = build_definitions(settings).resolve_job_def("coverage_job")
+    with open_instance(settings) as instance:
+        tags = {RANGE_START_TAG: "2024-06-01", RANGE_END_TAG: "2024-06-02"}
+        done = job.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
+    assert not done.success
+    written = [path.name for path in folder.glob("daily_coverage/*.parquet")]
+    assert written == ["date=2024-06-02.parquet"]
