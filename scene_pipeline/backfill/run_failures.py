@@ -38,6 +38,10 @@ def read_run_failure(instance: dg.DagsterInstance, run_id: str) -> RunFailure:
             last_words = event.message or ""
             continue
         by_key, whole = _read_step(event)
+    run = instance.get_run_by_id(run_id)
+    if run is not None and run.status == dg.DagsterRunStatus.CANCELED:
+        # What a cancelled step raised is the interruption itself, or its echo in the body.
+        return RunFailure(by_key, None, last_words or "the run was cancelled")
     return RunFailure(by_key, whole, last_words)
 
 

@@ -48,8 +48,14 @@ def wrap_polygons(shapes: Any) -> tuple[Any, list[tuple[WrapRepair, ...]]]:
         if found:
             pieces = wrapped[first[index] : first[index + 1]]
             alone = len(pieces) == 1
-            result[index] = pieces[0] if alone else keep_polygons(shapely.union_all(pieces))
+            whole = pieces[0] if alone else keep_polygons(shapely.union_all(pieces))
+            # Unrolling adds and takes whole turns, which rounds the last digit at the edge.
+            result[index] = shapely.transform(whole, _clamp)
     return result, [tuple(found) for found in repairs]
+
+
+def _clamp(xy: Any) -> Any:
+    return np.column_stack([np.clip(xy[:, 0], -180, 180), xy[:, 1]])
 
 
 def _wrap_rings(rings: Any) -> tuple[Any, list[list[WrapRepair]]]:

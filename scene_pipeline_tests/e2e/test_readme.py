@@ -51,9 +51,7 @@ def test_the_demo_prints_what_the_readme_shows_and_then_plans_nothing() -> None:
 def test_the_commands_for_ones_own_archive_run_in_their_order() -> None:
     """With the README's own settings file; its provider alone is swapped for the simulator."""
     settings = find_block("toml", "[[streams]]").split("[[streams]]")[0]
-    stream = (
-        '[[streams]]\nsource = "simulator"\ncollection = "sim-optical"\noptions = {days = 8}\n'
-    )
+    stream = '[[streams]]\nsource = "simulator"\ncollection = "sim-optical"\noptions = {days = 8}\n'
     Path("scene_pipeline.toml").write_text(settings + stream)
     commands = [
         line.removeprefix("$ ").split("#")[0].strip()
