@@ -18,6 +18,7 @@ import dagster as dg
 
 from scene_pipeline.backfill.causes import describe_error
 from scene_pipeline.backfill.claims import Claims, Held
+from scene_pipeline.backfill.key_states import has_ended
 from scene_pipeline.backfill.tags import LAUNCH_TAG, require_planned_keys
 from scene_pipeline.defs.coverage import build_coverage_of_day
 from scene_pipeline.defs.failures import mapped_failures, retry_helps
@@ -61,12 +62,6 @@ def materialize_keys(
             yield from _materialize_one(keys[0], claims, maker)
         else:
             _Batch(context, claims, maker).materialize(keys, retry)
-
-
-def has_ended(instance: dg.DagsterInstance, run_id: str) -> bool:
-    """Whether ``run_id`` is over; a run that Dagster does not know may be another instance's."""
-    run = instance.get_run_by_id(run_id)
-    return run is not None and run.is_finished
 
 
 def _materialize_one(key: PartitionKey, claims: Claims, maker: Maker) -> Iterator[dg.Output[Made]]:
