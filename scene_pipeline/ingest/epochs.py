@@ -98,8 +98,9 @@ def _plan_members(
     reasons: list[str] = []
     for member in base.members:
         entry = entries.get(member.stream)
-        if entry and entry.scope and entry.scope != member.scope and not member.leaving_at:
-            wanted.append(Member(member.stream, entry.scope))
+        if entry and entry.scope and entry.scope != member.scope:
+            # One that is leaving too: nobody enumerates its old scope any more.
+            wanted.append(replace(member, scope=entry.scope))
             reasons.append(f"the scope of {member.stream} changed")
         else:
             wanted.append(member)

@@ -147,7 +147,7 @@ class Schedule:
             if not self.world.fetch(name, lane):
                 return
             outcome = self.world.commit(name, lane)
-            self.happened[f"{lane} {outcome}"] += 1
+            self.happened.update((outcome, f"{lane} {outcome}"))
             self.world.check()
             if outcome in {"fault", "done"}:
                 return
