@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import tempfile
@@ -155,8 +154,9 @@ def _measure_peak(base: Path, days: int) -> float:
     """Peak memory, in MB, of a process that plans once."""
     code = (
         "import sys; from pathlib import Path;"
-        "from scene_pipeline_tests.benchmarks.bench_backfill import Archive, peak_mb;"
-        "Archive(Path(sys.argv[1]), int(sys.argv[2])).plan(); print(peak_mb())"
+        "from scene_pipeline_tests.benchmarks.bench_backfill import Archive;"
+        "from scene_pipeline_tests.services.memory import peak_rss_mb;"
+        "Archive(Path(sys.argv[1]), int(sys.argv[2])).plan(); print(peak_rss_mb())"
     )
     answer = subprocess.run(
         [sys.executable, "-c", code, str(base), str(days)],
@@ -166,11 +166,6 @@ def _measure_peak(base: Path, days: int) -> float:
         cwd=Path(__file__).resolve().parents[2],
     )
     return float(answer.stdout)
-
-
-def peak_mb() -> float:
-    """This process's peak resident memory."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 @benchmark("plan_1m_vs_10k")

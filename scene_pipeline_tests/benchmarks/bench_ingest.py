@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pypgstac.migrate import Migrate
 from scene_pipeline.ingest.runner import run_ingest
 from scene_pipeline.settings import Settings, read_settings
 from scene_pipeline_tests.benchmarks.harness import Result, benchmark, compare
+from scene_pipeline_tests.services.memory import peak_rss_mb
 from scene_pipeline_tests.services.page_server import make_scene_item, serve_pages
 from scene_pipeline_tests.services.postgres import run_cluster
 
@@ -117,4 +117,4 @@ def _measure_peak(items: int) -> float:
 
 if __name__ == "__main__":
     _ingest(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(peak_rss_mb())

@@ -60,12 +60,13 @@ def test_a_writer_killed_in_mid_write_leaves_a_whole_version(tmp_path: Path, wri
 
 
 _BUILDER = """
-import resource, sys
+import sys
 import pyarrow.parquet as pq
 from scene_pipeline.lake.partitions import PartitionLake
 from scene_pipeline.lake.store import LocalStore
 from scene_pipeline.scenes.grid import WebMercatorGrid
 from scene_pipeline.scenes.partition import build_partition
+from scene_pipeline_tests.services.memory import peak_rss_mb
 from scene_pipeline_tests.services.scene_rows import REGION, key_of
 
 key, grid = key_of(), WebMercatorGrid(7, (5.7, 45.0, 11.2, 48.0))
@@ -73,7 +74,7 @@ raw = pq.read_table(sys.argv[1])
 built = build_partition(raw, key=key, grid=grid, region=REGION, raw_seq=1)
 del raw
 written = PartitionLake(LocalStore(sys.argv[2]), REGION).write(key, built.rows, raw_seq=1)
-print(written.rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(written.rows, peak_rss_mb())
 """
 
 
