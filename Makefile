@@ -6,7 +6,7 @@ UV := $(shell command -v uv 2>/dev/null)
 PYTEST := SCENE_PIPELINE_REQUIRE_SERVICES=1 $(BIN)/pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test test-embedded test-full bench lint lock screenshots wheel clean
+.PHONY: help demo dev test test-embedded test-full bench lint lock docs screenshots wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -71,6 +71,9 @@ lock: ## renew both lock files (needs uv)
 	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-strip-extras \
 	  --no-emit-index-url --no-header pyproject.toml --group dev -c requirements.lock \
 	  -o requirements-dev.lock
+
+docs: $(VENV)/.dev ## renew docs/reference.md from the code
+	@$(BIN)/python -m scene_pipeline_tests.reference
 
 screenshots: $(VENV)/.dev ## renew the pictures that the README shows
 	@sh infra/install-services.sh

@@ -78,8 +78,8 @@ class FinalitySettings(_Section):
     ``explicit``: the source says so itself. ``none``: never; the stream has no frontier.
     """
 
-    rule: Literal["none", "lag", "explicit"] = "none"
-    hours: float | None = Field(default=None, ge=0)
+    rule: Literal["none", "lag", "explicit"] = Field(default="none", description="see above")
+    hours: float | None = Field(default=None, ge=0, description='of rule = "lag"')
 
     @model_validator(mode="after")
     def _lag_has_hours(self) -> FinalitySettings:
@@ -96,11 +96,15 @@ class StreamSettings(_Section):
     )
     url: str = Field(default="", description="root of a STAC API")
     path: str = Field(default="", description="archive: ndjson, ndjson.gz, parquet or a folder")
-    collection: str = ""
-    name: str = Field(default="", description="defaults to <source>-<collection>")
+    collection: str = Field(default="", description="id of the STAC Collection")
+    name: str = Field(default="", description="empty: source and collection, joined by -")
     finality: FinalitySettings | None = Field(default=None, description="overrides the preset's")
-    requests_per_s: float | None = Field(default=None, gt=0)
-    page_limit: int = Field(default=250, ge=1, le=10_000)
+    requests_per_s: float | None = Field(
+        default=None, gt=0, description="overrides the preset's, under caps.stac_requests_per_s"
+    )
+    page_limit: int = Field(
+        default=250, ge=1, le=10_000, description="Items asked for at once, under the preset's most"
+    )
     cadence_hours: float | None = Field(
         default=None, gt=0, description="an empty stream past this age is shown as stalled"
     )
@@ -109,13 +113,19 @@ class StreamSettings(_Section):
         gt=0,
         description="an Item that covers more is unusable; the default is half of the Earth",
     )
-    on_unusable: Literal["quarantine", "hold"] = "quarantine"
+    on_unusable: Literal["quarantine", "hold"] = Field(
+        default="quarantine", description="hold: the stream waits until each Item is released"
+    )
     rescan_days: int = Field(default=30, ge=0, description="trailing window of `ingest rescan`")
     window_days: int = Field(
         default=31, ge=1, description="history is enumerated, and certified, in windows this long"
     )
-    headers: dict[str, SecretStr] = Field(default_factory=dict)
-    options: dict[str, Any] = Field(default_factory=dict, description="source-specific")
+    headers: dict[str, SecretStr] = Field(
+        default_factory=dict, description="of every request; ${NAME} is read from the environment"
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="by kind of source, see below"
+    )
 
     @field_validator("headers", mode="before")
     @classmethod
@@ -153,47 +163,55 @@ class StreamSettings(_Section):
 class PolicySettings(_Section):
     """How many partition keys one run takes."""
 
-    default: PolicyName = "batched"
-    batched: int = Field(default=20, ge=1, le=1000)
-    single_run_max_keys: int = Field(default=1000, ge=1, le=10_000)
+    default: PolicyName = Field(default="batched", description="where none is asked for")
+    batched: int = Field(default=20, ge=1, le=1000, description="keys a run of batched")
+    single_run_max_keys: int = Field(
+        default=1000, ge=1, le=10_000, description="keys that one run takes at the most"
+    )
 
 
 class RetrySettings(_Section):
     """Retries around one partition key, of errors that a retry can help: doubling delay, jitter."""
 
-    max_retries: int = Field(default=3, ge=0)
-    delay_s: float = Field(default=10, ge=0)
+    max_retries: int = Field(default=3, ge=0, description="of one key in one run")
+    delay_s: float = Field(default=10, ge=0, description="before the first")
 
 
 class Caps(_Section):
     """Ceilings that hold across runs and processes."""
 
-    postgis_writers: int = Field(default=4, ge=1)
-    stac_requests_per_s: float = Field(default=5, gt=0)
+    postgis_writers: int = Field(
+        default=4, ge=1, description="the pool postgis, and the writer role's connections"
+    )
+    stac_requests_per_s: float = Field(default=5, gt=0, description="of one host, all processes")
     ingest_runs: int = Field(default=2, ge=1, description="concurrent runs of ingest and rescans")
     backfill_runs: int = Field(default=4, ge=1, description="concurrent runs of backfills")
     db_deadline_s: float = Field(default=90, gt=0, description="bounded wait for the database")
     http_deadline_s: float = Field(default=300, gt=0, description="bounded wait for a provider")
     workers: int = Field(default=2, ge=1, description="threads or processes inside one run")
-    parallelism: Literal["serial", "threads", "processes"] = "serial"
+    parallelism: Literal["serial", "threads", "processes"] = Field(
+        default="serial", description="threads: one ingest reads its streams side by side"
+    )
 
 
 class SensorSettings(_Section):
     """Bounds of one sensor tick."""
 
-    max_keys_per_tick: int = Field(default=2000, ge=1)
+    max_keys_per_tick: int = Field(default=2000, ge=1, description="the rest waits for the next")
     max_relaunches: int = Field(default=3, ge=0, description="of a failed key, then it stays")
     relaunch_pause_minutes: float = Field(default=10, gt=0, description="doubles each time")
-    daily_lookback_days: int = Field(default=7, ge=1)
+    daily_lookback_days: int = Field(
+        default=7, ge=1, description="covered days that the daily schedule looks back"
+    )
 
 
 class S3Settings(_Section):
     """Where an ``s3://`` lake is; credentials come from the environment alone."""
 
-    endpoint: str = ""
-    region: str = ""
-    access_key: SecretStr = SecretStr("")
-    secret_key: SecretStr = SecretStr("")
+    endpoint: str = Field(default="", description="empty: AWS")
+    region: str = Field(default="", description="empty: us-east-1")
+    access_key: SecretStr = Field(default=SecretStr(""), description="empty: the machine's role")
+    secret_key: SecretStr = Field(default=SecretStr(""), description="belongs to access_key")
     timeout_s: float = Field(default=15, gt=0, description="of one connection or read")
     deadline_s: float = Field(default=90, gt=0, description="bounded wait for the object store")
 
@@ -208,33 +226,38 @@ def _demo_streams() -> tuple[StreamSettings, ...]:
 
 
 class Settings(BaseSettings):
-    """Everything that differs between a laptop, a server and a cluster.
-
-    ``area`` is (west, south, east, north) in lon/lat degrees; west > east crosses the
-    antimeridian. A path names a GeoJSON file whose bounds are the area.
-    """
+    """Everything that differs between a laptop, a server and a cluster."""
 
     model_config = SettingsConfigDict(
         env_prefix="SCENE_PIPELINE_", env_nested_delimiter="__", extra="forbid", frozen=True
     )
 
-    region: Name = "fiji"
-    start_date: date = _DEMO_START
+    region: Name = Field(
+        default="fiji", description="first part of every key, path, lock and table key"
+    )
+    start_date: date = Field(default=_DEMO_START, description="first UTC day of the archive")
     end_date: date | None = Field(default=None, description="exclusive; empty: no end")
-    area: tuple[float, float, float, float] | Path = (175.5, -21.0, -178.0, -17.0)
-    zoom: int = Field(default=7, ge=0, le=14)
+    area: tuple[float, float, float, float] | Path = Field(
+        default=(175.5, -21.0, -178.0, -17.0),
+        description="west, south, east, north in degrees, or a GeoJSON file; may cross 180",
+    )
+    zoom: int = Field(
+        default=7, ge=0, le=14, description="Web Mercator tiles of it are the tile partitions"
+    )
     timezone: Literal["UTC"] = Field(
         default="UTC", description="days are UTC days: local ones have 23 or 25 hours"
     )
-    state_url: SecretStr = SecretStr("sqlite:///.scene_pipeline/state.db")
-    lake: str = ".scene_pipeline/lake"
+    state_url: SecretStr = Field(
+        default=SecretStr("sqlite:///.scene_pipeline/state.db"), description="SQLite or PostgreSQL"
+    )
+    lake: str = Field(default=".scene_pipeline/lake", description="folder, or s3://bucket/prefix")
     warehouse_url: SecretStr = Field(
         default=SecretStr(""), description="PostGIS; empty: a GeoPackage beside the lake"
     )
     warehouse_reader_url: SecretStr = Field(
         default=SecretStr(""), description="PostGIS as its reader role; empty: warehouse_url"
     )
-    warehouse_schema: str = "scenes"
+    warehouse_schema: str = Field(default="scenes", description="of the tables in PostGIS")
     dagster_home: str = Field(
         default_factory=lambda: os.environ.get("DAGSTER_HOME") or ".scene_pipeline/dagster_home",
         description="Dagster's own folder; defaults to DAGSTER_HOME where that is set",
@@ -242,8 +265,12 @@ class Settings(BaseSettings):
     maps: bool = Field(
         default=True, description="a map in each partition's metadata, 3 to 12 kB an event"
     )
-    owners: tuple[str, ...] = ("team:earth-observation",)
-    streams: tuple[StreamSettings, ...] = Field(default_factory=_demo_streams)
+    owners: tuple[str, ...] = Field(
+        default=("team:earth-observation",), description="shown on every asset: team:… or an email"
+    )
+    streams: tuple[StreamSettings, ...] = Field(
+        default_factory=_demo_streams, description="what the frontier waits for"
+    )
     policies: PolicySettings = PolicySettings()
     retries: RetrySettings = RetrySettings()
     caps: Caps = Caps()

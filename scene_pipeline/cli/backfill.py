@@ -180,7 +180,10 @@ def retry(
     no_wait: bool,
     workspace: Path | None,
 ) -> int:
-    """Launch exactly the failed and missing keys of a backfill, started anywhere."""
+    """Launch exactly the failed and missing keys of a backfill, started anywhere.
+
+    Exits with 1 where one of its keys is still failed or missing.
+    """
     from scene_pipeline.backfill.assets import WAVES
     from scene_pipeline.backfill.diagnose import diagnose_backfill
     from scene_pipeline.backfill.waves import retry_undone
@@ -222,6 +225,8 @@ def diagnose(
 ) -> int:
     """Account for every key of a backfill, started anywhere, or of a window.
 
+    Exits with 1 where a key is not done, or rejected.
+
     \b
     1  requested, done, in progress, failed and missing keys
     2  keys that the definition rejects, apart from valid ones that failed
@@ -252,10 +257,14 @@ def diagnose(
 
 @backfill.command()
 @click.argument("backfill_id", required=False)
-@click.option("--last", type=click.IntRange(1, 100), default=10, show_default=True)
+@click.option("--last", type=click.IntRange(1, 100), default=10, show_default=True,
+              help="So many backfills.")  # fmt: skip
 @pass_console
 def status(console: Console, *, backfill_id: str | None, last: int) -> int:
-    """List the newest backfills of any origin, or show one; lost keys are named as missing."""
+    """List the newest backfills of any origin, or show one; lost keys are named as missing.
+
+    Exits with 1 where a key is failed or missing.
+    """
     from scene_pipeline.backfill.overview import read_overview
     from scene_pipeline.cli.backfill_text import show_overview
 

@@ -34,7 +34,7 @@ def demo(console: Console) -> int:
     """Run everything once: ingest, frontier, plan, GeoParquet files, table, coverage maps.
 
     Two simulated weeks over Fiji, which the antimeridian crosses. Run it again: nothing is left
-    to do, and it says so.
+    to do, and it says so. Exits with 1 where a key failed or a stream could not be read.
     """
     settings = load_settings()
     if any(stream.source != "simulator" for stream in settings.streams):

@@ -52,7 +52,8 @@ def run(console: Console, *, streams: tuple[str, ...], until: str | None) -> int
 def rescan(console: Console, *, streams: tuple[str, ...]) -> int:
     """Read the trailing window of every stream again, for late, newer and deleted Items.
 
-    What changed reopens its partitions; the frontier itself never goes back.
+    What changed reopens its partitions; the frontier itself never goes back. Exits with 3 where
+    a provider could not be read.
     """
     return _read_and_show(console, lane="rescan", streams=streams, until=None)
 

@@ -57,8 +57,8 @@ def cli(*, as_json: bool) -> None:
     """Satellite scene archives: STAC streams to GeoParquet and PostGIS, backfilled exactly.
 
     \b
-    Settings come from scene_pipeline.toml (or where SCENE_PIPELINE_CONFIG points) and from
-    SCENE_PIPELINE_… variables; without any, everything here works on the demo.
+    Settings come from scene_pipeline.toml (or the file in SCENE_PIPELINE_CONFIG)
+    and from SCENE_PIPELINE_… variables; without any, this is the demo.
 
     \b
     Exit codes: 0 fine, 1 findings, 2 wrong request, 3 unavailable service.

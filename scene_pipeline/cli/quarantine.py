@@ -129,7 +129,10 @@ def release(
 @_chosen
 @pass_console
 def retry(console: Console, *, stream: str | None, reason: str | None, item_id: str | None) -> int:
-    """Parse Items again with today's code; those that become scenes land."""
+    """Parse Items again with today's code; those that become scenes land.
+
+    Exits with 1 where some are still unusable.
+    """
     from scene_pipeline.defs.pipeline import Pipeline
     from scene_pipeline.ingest.quarantine import retry_quarantine
     from scene_pipeline.ingest.region import open_region

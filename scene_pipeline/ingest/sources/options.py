@@ -19,10 +19,10 @@ class _Options(BaseModel):
 
 
 class SimulatorOptions(_Options):
-    """``days`` are counted from the region's start date."""
+    """Of ``source = "simulator"``: synthetic satellites for the demo and for tests."""
 
-    days: int = Field(default=14, ge=1, le=3660)
-    missions: tuple[str, ...] = tuple(MISSIONS)
+    days: int = Field(default=14, ge=1, le=3660, description="counted from start_date")
+    missions: tuple[str, ...] = Field(default=tuple(MISSIONS), description="who flies")
 
     @field_validator("missions")
     @classmethod
@@ -33,28 +33,41 @@ class SimulatorOptions(_Options):
 
 
 class ArchiveOptions(_Options):
-    """``complete_through``: the operator's word that every Item before this UTC day is there."""
+    """Of a stream with ``path``: files of Items."""
 
-    complete_through: date | None = None
+    complete_through: date | None = Field(
+        default=None, description="your word that every Item before this UTC day is there"
+    )
 
 
 class StacOptions(_Options):
-    """``auto`` asks the API's landing page. ``filter`` is merged into every first request.
+    """Of a stream with ``url`` or a preset: a STAC API. The last four override the preset's."""
 
-    ``allowed_hosts`` may be named by next links and redirects beside the API's own host; they
-    get no credentials. ``matched``, ``paging``, ``token_lifetime_s`` and
-    ``null_datetime_matches`` declare what `Declaration` says of them, over the preset's.
-    """
-
-    method: Literal["auto", "GET", "POST"] = "auto"
-    sortby: Literal["auto", "yes", "no"] = "auto"
-    filter: dict[str, Any] = Field(default_factory=dict)
-    allowed_hosts: tuple[str, ...] = ()
-    max_page_mb: float = Field(default=64, gt=0)
-    matched: Literal["exact", "estimate", "none"] | None = None
-    paging: Literal["keyset", "offset"] | None = None
-    token_lifetime_s: float | None = Field(default=None, gt=0)
-    null_datetime_matches: bool | None = None
+    method: Literal["auto", "GET", "POST"] = Field(
+        default="auto", description="auto asks the API's landing page"
+    )
+    sortby: Literal["auto", "yes", "no"] = Field(
+        default="auto", description="ask for Items by datetime and id; auto as above"
+    )
+    filter: dict[str, Any] = Field(
+        default_factory=dict, description="merged into every first request"
+    )
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(), description="hosts that next links may name too; they get no credentials"
+    )
+    max_page_mb: float = Field(default=64, gt=0, description="a larger answer is refused")
+    matched: Literal["exact", "estimate", "none"] | None = Field(
+        default=None, description="what the count in its answers is worth"
+    )
+    paging: Literal["keyset", "offset"] | None = Field(
+        default=None, description="offset pages shift under writes, and are read twice"
+    )
+    token_lifetime_s: float | None = Field(
+        default=None, gt=0, description="after which a page token is not tried again"
+    )
+    null_datetime_matches: bool | None = Field(
+        default=None, description="whether Items without datetime match a search by datetime"
+    )
 
     @property
     def declared(self) -> dict[str, Any]:
