@@ -65,12 +65,13 @@ lint: $(VENV)/.dev ## ruff (format and rules) and mypy --strict
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 
-lock: ## renew both lock files (needs uv)
-	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-strip-extras \
-	  --no-emit-index-url --no-header pyproject.toml -o requirements.lock
-	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-strip-extras \
-	  --no-emit-index-url --no-header pyproject.toml --group dev -c requirements.lock \
-	  -o requirements-dev.lock
+COMPILE = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+  --no-strip-extras --no-emit-index-url --no-header pyproject.toml
+
+lock: ## renew the three lock files (needs uv)
+	@$(COMPILE) -o requirements.lock
+	@$(COMPILE) --extra k8s --extra celery -c requirements.lock -o requirements-server.lock
+	@$(COMPILE) --group dev -c requirements.lock -c requirements-server.lock -o requirements-dev.lock
 
 docs: $(VENV)/.dev ## renew docs/reference.md from the code
 	@$(BIN)/python -m scene_pipeline_tests.reference

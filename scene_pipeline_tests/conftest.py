@@ -15,6 +15,7 @@ from scene_pipeline_tests.services import postgres as pg
 
 if TYPE_CHECKING:
     from scene_pipeline_tests.services.built_region import BuiltRegion
+    from scene_pipeline_tests.services.command import Command
     from scene_pipeline_tests.services.pgstac import PgstacServer
     from scene_pipeline_tests.services.s3 import S3Server
 
@@ -59,6 +60,16 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("DAGSTER_DISABLE_TELEMETRY", "1")
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Command:
+    """Runs a command line in a folder that has a settings file, and reads its answer."""
+    from scene_pipeline_tests.services.command import make_command
+
+    return make_command(capsys, monkeypatch, tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -5,68 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scene_pipeline.backfill.tags import RANGE_END_TAG, RANGE_START_TAG
-from scene_pipeline.cli.main import main
 from scene_pipeline.defs.build import build_definitions
 from scene_pipeline.defs.home import open_instance
 from scene_pipeline.settings import load_settings
+from scene_pipeline_tests.services.command import CONFIG, Command
 from scene_pipeline_tests.services.postgres import find_free_port
-
-CONFIG = """\
-region = "fiji"
-start_date = 2024-06-01
-end_date = 2024-06-03
-area = [175.5, -21.0, -178.0, -17.0]
-zoom = 7
-[[streams]]
-source = "simulator"
-collection = "sim-optical"
-name = "sim"
-"""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        parsed: dict[str, Any] = json.loads(self.out)
-        return parsed
-
-
-Command = Callable[..., Outcome]
-
-
-@pytest.fixture
-def command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    """Runs a command line in a folder that has a settings file, and reads its answer."""
-    (tmp_path / "scene_pipeline.toml").write_text(CONFIG)
-
-    def run(*arguments: str, **environment: str) -> Outcome:
-        load_settings.cache_clear()
-        with monkeypatch.context() as patch:
-            for name, value in environment.items():
-                patch.setenv(f"SCENE_PIPELINE_{name}", value)
-            with pytest.raises(SystemExit) as stop:
-                main(list(arguments))
-        load_settings.cache_clear()
-        captured = capsys.readouterr()
-        return Outcome(int(stop.value.code or 0), captured.out, captured.err)
-
-    return run
-
 
 # ------------------------------------------------------------------ errors and exit codes
 
