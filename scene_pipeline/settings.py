@@ -42,6 +42,7 @@ __all__ = [
     "Caps",
     "FinalitySettings",
     "PolicySettings",
+    "RetentionSettings",
     "RetrySettings",
     "S3Settings",
     "SensorSettings",
@@ -123,9 +124,7 @@ class StreamSettings(_Section):
     headers: dict[str, SecretStr] = Field(
         default_factory=dict, description="of every request; ${NAME} is read from the environment"
     )
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="by kind of source, see below"
-    )
+    options: dict[str, Any] = Field(default_factory=dict, description="by kind of source")
 
     @field_validator("headers", mode="before")
     @classmethod
@@ -194,6 +193,13 @@ class Caps(_Section):
     )
 
 
+class RetentionSettings(_Section):
+    """What `scene-pipeline expire` gives up, counted back from the newest covered day."""
+
+    raw_days: int = Field(default=0, ge=0, description="days whose raw scenes stay; 0: all")
+    table_months: int = Field(default=0, ge=0, description="months whose rows stay; 0: all")
+
+
 class SensorSettings(_Section):
     """Bounds of one sensor tick."""
 
@@ -252,19 +258,17 @@ class Settings(BaseSettings):
     )
     lake: str = Field(default=".scene_pipeline/lake", description="folder, or s3://bucket/prefix")
     warehouse_url: SecretStr = Field(
-        default=SecretStr(""), description="PostGIS; empty: a GeoPackage beside the lake"
+        SecretStr(""), description="PostGIS; empty: a GeoPackage beside the lake"
     )
     warehouse_reader_url: SecretStr = Field(
-        default=SecretStr(""), description="PostGIS as its reader role; empty: warehouse_url"
+        SecretStr(""), description="PostGIS as its reader role; empty: warehouse_url"
     )
     warehouse_schema: str = Field(default="scenes", description="of the tables in PostGIS")
     dagster_home: str = Field(
         default_factory=lambda: os.environ.get("DAGSTER_HOME") or ".scene_pipeline/dagster_home",
         description="Dagster's own folder; defaults to DAGSTER_HOME where that is set",
     )
-    maps: bool = Field(
-        default=True, description="a map in each partition's metadata, 3 to 12 kB an event"
-    )
+    maps: bool = Field(True, description="a map in each partition's metadata, 3 to 12 kB an event")
     owners: tuple[str, ...] = Field(
         default=("team:earth-observation",), description="shown on every asset: team:… or an email"
     )
@@ -272,7 +276,10 @@ class Settings(BaseSettings):
         default_factory=_demo_streams, description="what the frontier waits for"
     )
     policies: PolicySettings = PolicySettings()
+    log_format: Literal["text", "json"] = Field("text", description="json: one object a line")
+    alert_webhook: SecretStr = Field(SecretStr(""), description="is told of each failed run")
     retries: RetrySettings = RetrySettings()
+    retention: RetentionSettings = RetentionSettings()
     caps: Caps = Caps()
     sensor: SensorSettings = SensorSettings()
     s3: S3Settings = S3Settings()
@@ -332,8 +339,7 @@ class Settings(BaseSettings):
     @property
     def warehouse_reader_engine_url(self) -> URL | None:
         """`warehouse_reader_url` for SQLAlchemy, or None where the writer's URL serves reads."""
-        reader = self.warehouse_reader_url
-        return _engine_url(reader) if reader.get_secret_value() else None
+        return _engine_url(url) if (url := self.warehouse_reader_url).get_secret_value() else None
 
 
 def _engine_url(secret: SecretStr) -> URL:

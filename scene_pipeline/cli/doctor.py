@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -17,7 +19,7 @@ from scene_pipeline.settings import load_settings
 if TYPE_CHECKING:
     from scene_pipeline.defs.pipeline import Pipeline
 
-__all__ = ["Finding", "doctor", "examine"]
+__all__ = ["Finding", "doctor", "examine", "split_area"]
 
 Level = Literal["ok", "warning", "fault"]
 
@@ -73,12 +75,15 @@ def doctor(console: Console) -> int:
 def examine(pipeline: Pipeline) -> Iterator[Finding]:
     """Every finding, in the order in which things depend on each other."""
     subjects: dict[str, Callable[[Pipeline], Iterator[Finding]]] = {
+        "settings": _examine_settings,
         "definition": _examine_definition,
         "state": _examine_state,
         "lake": _examine_lake,
         "warehouse": _examine_warehouse,
         "dagster": _examine_dagster,
         "streams": _examine_streams,
+        "clock": _examine_clock,
+        "disk": _examine_disk,
     }
     for subject, look in subjects.items():
         try:
@@ -89,17 +94,39 @@ def examine(pipeline: Pipeline) -> Iterator[Finding]:
             yield Finding(subject, "fault", f"{error.what}{where}", error.next_step, gone)
 
 
+def _examine_settings(pipeline: Pipeline) -> Iterator[Finding]:
+    from scene_pipeline.settings import find_config
+
+    found = find_config() or "no file: the demo's defaults and the environment"
+    yield Finding("settings", "ok", f"region {pipeline.region}, {found}")
+
+
 def _examine_definition(pipeline: Pipeline) -> Iterator[Finding]:
-    from scene_pipeline.defs.partitions import WARN_KEYS, require_size
+    from scene_pipeline.defs.partitions import WARN_KEYS, measure_definition
 
     definition = pipeline.definition
-    size = require_size(definition, today=datetime.now(UTC).date())
+    size = measure_definition(definition, today=datetime.now(UTC).date())
     text = f"{size.keys:,} keys: {len(definition.tiles)} tiles from {definition.start}"
-    if size.keys > WARN_KEYS:
-        advice = f"100,000 keys come on {size.crosses_on}; plan a second region before"
-        yield Finding("definition", "warning", text, advice if size.crosses_on else "")
-    else:
+    if size.keys <= WARN_KEYS:
         yield Finding("definition", "ok", text)
+        return
+    crossing = f"; 100,000 come on {size.crosses_on}" if size.crosses_on else ""
+    areas = split_area(pipeline.grid.columns, parts=-(-size.keys // WARN_KEYS))
+    advice = (
+        f"{len(areas)} regions of their own name, settings file and code location "
+        "(infra/README.md): " + "; ".join(f"west {west:g}, east {east:g}" for west, east in areas)
+        if len(areas) > 1
+        else "choose a lower zoom or a later start_date: one column of tiles is not split"
+    )
+    level: Level = "fault" if size.too_many else "warning"
+    yield Finding("definition", level, f"{text}{crossing}", advice)
+
+
+def split_area(columns: Sequence[tuple[float, float]], *, parts: int) -> list[tuple[float, float]]:
+    """(west, east) of at most ``parts`` regions that share the grid's ``columns`` out, in order."""
+    count = min(parts, len(columns))
+    cuts = [len(columns) * number // count for number in range(count + 1)]
+    return [(columns[first][0], columns[end - 1][1]) for first, end in itertools.pairwise(cuts)]
 
 
 def _examine_state(pipeline: Pipeline) -> Iterator[Finding]:
@@ -128,12 +155,8 @@ def _examine_lake(pipeline: Pipeline) -> Iterator[Finding]:
 
 
 def _examine_warehouse(pipeline: Pipeline) -> Iterator[Finding]:
-    from scene_pipeline.scenes.keys import PartitionKey
-
-    # Any key: reading its version connects and compares the schema's revision.
-    any_key = PartitionKey(pipeline.definition.start, pipeline.definition.tiles[0])
-    pipeline.warehouse.read_versions([any_key])
-    yield Finding("warehouse", "ok", pipeline.warehouse_address)
+    pipeline.require_migrated()
+    yield Finding("warehouse", "ok", f"{pipeline.warehouse_address}, migrated")
     url = pipeline.settings.warehouse_engine_url
     if url is not None:
         import sqlalchemy as sa
@@ -150,6 +173,37 @@ def _examine_warehouse(pipeline: Pipeline) -> Iterator[Finding]:
         yield from _judge_connections(
             pipeline, role=role, superuser=superuser, limit=limit, most=most
         )
+        yield from _examine_rights(pipeline)
+
+
+# What a role must not be allowed, asked of the server as that role.
+_TOO_MUCH = {
+    "may alter the tables": "has_schema_privilege(:schema, 'CREATE')",
+    "may write": "has_table_privilege(:footprints, 'INSERT, UPDATE, DELETE, TRUNCATE')",
+}
+
+
+def _examine_rights(pipeline: Pipeline) -> Iterator[Finding]:
+    import sqlalchemy as sa
+
+    from scene_pipeline.warehouse.quoting import quote_name
+
+    settings, schema = pipeline.settings, pipeline.settings.warehouse_schema
+    names = {"schema": schema, "footprints": quote_name(schema, "scene_footprints")}
+    roles = (
+        ("warehouse_url", settings.warehouse_engine_url, ["may alter the tables"]),
+        ("warehouse_reader_url", settings.warehouse_reader_engine_url, list(_TOO_MUCH)),
+    )
+    for setting, url, wrongs in roles:
+        if url is None:
+            continue
+        engine = sa.create_engine(url, poolclass=sa.NullPool)
+        with engine.connect() as connection:
+            for wrong in wrongs:
+                if connection.execute(sa.text(f"SELECT {_TOO_MUCH[wrong]}"), names).scalar():
+                    advice = "connect as the role that `migrate --with-roles` makes for it"
+                    text = f"{url.username}, of {setting}, {wrong}"
+                    yield Finding("warehouse", "warning", text, advice)
 
 
 def _judge_connections(
@@ -204,6 +258,49 @@ def _examine_dagster(pipeline: Pipeline) -> Iterator[Finding]:
             "a killed run keeps its pool slots for ever",
             "set run_monitoring.free_slots_after_run_end_seconds in dagster.yaml",
         )
+
+
+# A certificate is for the time at which its traversal began: a clock that is ahead lies.
+_CLOCK_S = 5.0
+_LEAST_BYTES, _LEAST_SHARE = 2**30, 0.1
+
+
+def _examine_clock(pipeline: Pipeline) -> Iterator[Finding]:
+    import sqlalchemy as sa
+
+    if pipeline.state.dialect.name != "postgresql":
+        yield Finding("clock", "ok", "one machine, one clock")
+        return
+    with pipeline.state.connect() as connection:
+        before = datetime.now(UTC)
+        theirs: datetime = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
+        ours = before + (datetime.now(UTC) - before) / 2
+    apart = (ours - theirs).total_seconds()
+    text = f"{apart:+.1f} s against the state database's server"
+    if abs(apart) > _CLOCK_S:
+        yield Finding("clock", "fault", text, "run a time service (chrony) on every machine")
+    else:
+        yield Finding("clock", "ok", text)
+
+
+def _examine_disk(pipeline: Pipeline) -> Iterator[Finding]:
+    import shutil
+
+    from scene_pipeline.defs.home import find_home
+
+    local = {"Dagster's home": find_home(pipeline.settings)}
+    if "://" not in pipeline.settings.lake:
+        local["the lake"] = Path(pipeline.settings.lake).absolute()
+    for name, folder in local.items():
+        existing = next(each for each in (folder, *folder.parents) if each.exists())
+        usage = shutil.disk_usage(existing)
+        text = f"{usage.free / 2**30:,.1f} GiB free for {name}"
+        if usage.free < _LEAST_BYTES:
+            yield Finding("disk", "fault", text, "free some, or `scene-pipeline expire` and gc")
+        elif usage.free < _LEAST_SHARE * usage.total:
+            yield Finding("disk", "warning", f"{text}, under a tenth", "plan a larger disk")
+        else:
+            yield Finding("disk", "ok", text)
 
 
 def _examine_streams(pipeline: Pipeline) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ def init(console: Console) -> None:
     """Check the settings and prepare Dagster's folder, pool limits and the state database.
 
     Safe to repeat; run it again after caps or the region changed. A PostgreSQL database is only
-    checked: `migrate` changes it.
+    checked, and refused where it is behind: `migrate` changes it.
     """
     from scene_pipeline.defs.home import find_home, open_instance, set_pool_limits
     from scene_pipeline.defs.partitions import require_size
@@ -32,6 +32,7 @@ def init(console: Console) -> None:
     settings = load_settings()
     pipeline = Pipeline(settings)
     size = require_size(pipeline.definition, today=datetime.now(UTC).date())
+    pipeline.require_migrated()
     state = pipeline.state.url.render_as_string(hide_password=True)
     with open_instance(settings) as instance:
         limits = set_pool_limits(instance, settings)
@@ -60,24 +61,31 @@ def init(console: Console) -> None:
 
 @click.command()
 @click.option("--with-roles", is_flag=True, help="Create the owner, writer and reader roles too.")
+@click.option("--check", is_flag=True, help="Change nothing; exit with 2 where one is behind.")
 @pass_console
-def migrate(console: Console, *, with_roles: bool) -> None:
+def migrate(console: Console, *, with_roles: bool, check: bool) -> None:
     """Bring the state database and the warehouse to this version's schema.
 
-    Connect as the owner; SQLite and GeoPackage need nothing and are left as they are.
+    Connect as the owner; SQLite and GeoPackage need nothing and are left as they are. Services
+    start after `migrate --check`, so that a new version never meets an old schema.
     """
+    from scene_pipeline.defs.pipeline import Pipeline
     from scene_pipeline.state.database import migrate_state
 
     settings = load_settings()
-    migrate_state(settings.state_engine_url)
+    if check:
+        Pipeline(settings).require_migrated()
+    else:
+        migrate_state(settings.state_engine_url)
     done = {"state": settings.state_engine_url.render_as_string(hide_password=True)}
     url = settings.warehouse_engine_url
-    if url is not None:
+    if url is not None and not check:
         from scene_pipeline.warehouse.migrate import migrate_warehouse
         from scene_pipeline.warehouse.roles import Roles
 
         roles = Roles(writer_limit=settings.caps.postgis_writers)
         migrate_warehouse(url, schema=settings.warehouse_schema, roles=roles, with_roles=with_roles)
+    if url is not None:
         done["warehouse"] = url.render_as_string(hide_password=True)
 
     def show() -> None:
@@ -95,8 +103,10 @@ def dev(options: tuple[str, ...]) -> None:
     OPTIONS go to `dagster dev`, for example --port 3001. The UI is on http://127.0.0.1:3000.
     """
     from scene_pipeline.defs.home import find_home, open_instance
+    from scene_pipeline.defs.pipeline import Pipeline
 
     settings = load_settings()
+    Pipeline(settings).require_migrated()
     open_instance(settings).dispose()
     target = (
         ["-w", str(_WORKSPACE)] if _WORKSPACE.exists() else ["-m", "scene_pipeline.definitions"]

@@ -198,10 +198,15 @@ class TableMaker:
         self._pipeline = pipeline
 
     def make(self, keys: Sequence[PartitionKey]) -> Iterator[tuple[PartitionKey, Made | Exception]]:
-        """Read each key's file; a key without one fails by name."""
+        """Read each key's file; a key without one, or given up by retention, fails by name."""
+        from scene_pipeline.ingest.retention import read_retention, require_kept_rows
+
+        region = self._pipeline.region
+        _, rows_from = read_retention(self._pipeline.state, region)
         for key in keys:
             started = time.perf_counter()
             try:
+                require_kept_rows(rows_from, key.day, region=region)
                 partition = self._pipeline.lake.read(key)
             except Exception as error:  # noqa: BLE001  one bad key costs one key
                 yield key, error

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from scene_pipeline.lake.partitions import PartitionLake
     from scene_pipeline.lake.store import ObjectStore
-    from scene_pipeline.scenes.grid import TileGrid
+    from scene_pipeline.scenes.grid import WebMercatorGrid
     from scene_pipeline.scenes.keys import SceneDefinition
     from scene_pipeline.settings import Settings
     from scene_pipeline.warehouse.port import Warehouse
@@ -36,7 +36,7 @@ class Pipeline:
         return self.settings.region
 
     @cached_property
-    def _defined(self) -> tuple[SceneDefinition, TileGrid]:
+    def _defined(self) -> tuple[SceneDefinition, WebMercatorGrid]:
         from scene_pipeline.scenes.definition import define_scenes
 
         return define_scenes(self.settings)
@@ -47,7 +47,7 @@ class Pipeline:
         return self._defined[0]
 
     @property
-    def grid(self) -> TileGrid:
+    def grid(self) -> WebMercatorGrid:
         """Where the tiles are."""
         return self._defined[1]
 
@@ -78,6 +78,15 @@ class Pipeline:
         from scene_pipeline.warehouse import open_warehouse
 
         return open_warehouse(self.settings)
+
+    def require_migrated(self) -> None:
+        """Open both databases; raises `MigrationError` where one is behind or ahead."""
+        from scene_pipeline.scenes.keys import PartitionKey
+
+        self.state.dispose()  # opening it has compared; a command that goes on connects anew
+        # Any key: reading its version connects and compares the schema's revision.
+        any_key = PartitionKey(self.definition.start, self.definition.tiles[0])
+        self.warehouse.read_versions([any_key])
 
     @property
     def warehouse_address(self) -> str:

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from http.client import IncompleteRead
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ import botocore.exceptions
 from botocore.parsers import ResponseParserError
 
 from scene_pipeline.errors import SettingsError, StoreUnavailableError
-from scene_pipeline.lake.store import check_path
+from scene_pipeline.lake.store import StoredObject, check_path
 from scene_pipeline.settings import S3Settings
 
 __all__ = ["S3Store"]
@@ -120,6 +120,14 @@ class S3Store:
     def delete(self, path: str) -> None:
         """See `ObjectStore.delete`."""
         self._ask(path, self._files.rm_file)
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """See `ObjectStore.list`; a thousand objects a request."""
+        found = self._ask(prefix, lambda key: self._files.find(f"{key}/", detail=True))
+        above = len(self._key(prefix)) - len(prefix)
+        for key in sorted(found):
+            each = found[key]
+            yield StoredObject(key[above:], each["size"], each["LastModified"])
 
     def address(self, path: str) -> str:
         """See `ObjectStore.address`."""

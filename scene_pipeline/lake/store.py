@@ -5,14 +5,25 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from scene_pipeline.errors import LakeFileError, SettingsError, StoreUnavailableError
 from scene_pipeline.settings import S3Settings
 
-__all__ = ["LocalStore", "ObjectStore", "open_store"]
+__all__ = ["LocalStore", "ObjectStore", "StoredObject", "open_store"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One object of a listing."""
+
+    path: str
+    bytes: int
+    modified_at: datetime
 
 
 class ObjectStore(Protocol):
@@ -35,6 +46,9 @@ class ObjectStore(Protocol):
 
     def delete(self, path: str) -> None:
         """Remove the object; absent is fine."""
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Every object below the folder ``prefix``, by path; for upkeep, never for a run."""
 
     def address(self, path: str) -> str:
         """The full path or URL, for people and for other tools."""
@@ -87,6 +101,16 @@ class LocalStore:
         place = self._place(path)
         with _named(place):
             place.unlink(missing_ok=True)
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """See `ObjectStore.list`; names the leftovers of killed writes too."""
+        for place in sorted(self._place(prefix).rglob("*")):
+            with suppress(FileNotFoundError), _named(place):
+                status = place.stat()
+                if not place.is_dir():
+                    path = place.relative_to(self.base).as_posix()
+                    changed = datetime.fromtimestamp(status.st_mtime, UTC)
+                    yield StoredObject(path, status.st_size, changed)
 
     def address(self, path: str) -> str:
         """See `ObjectStore.address`."""

@@ -64,6 +64,12 @@ class WebMercatorGrid:
         """The tile matrix set and zoom."""
         return f"WebMercatorQuad/{self.zoom}"
 
+    @property
+    def columns(self) -> list[tuple[float, float]]:
+        """West and east of each column of tiles, in degrees, from the area's west side."""
+        width = 360 / 2**self.zoom
+        return [(number * width - 180, (number + 1) * width - 180) for number in self._columns()]
+
     def _columns(self) -> list[int]:
         west, _, east, _ = self.area
         count = 2**self.zoom

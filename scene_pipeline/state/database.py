@@ -21,7 +21,7 @@ from scene_pipeline.errors import MigrationError, StateUnavailableError
 __all__ = ["REVISION", "migrate_state", "open_state", "reading", "transact"]
 
 # The newest migration; a test holds it equal to what alembic finds.
-REVISION = "0001"
+REVISION = "0002"
 BUSY_TIMEOUT_S = 30.0
 DEADLINE_S = 60.0
 _IMMEDIATE = "scene_pipeline_immediate"

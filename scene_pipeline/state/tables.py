@@ -121,6 +121,7 @@ regions = _table(
     _count("arrivals"),  # pages committed; the order of arrival of versions
     _count("traversals"),  # traversals begun
     sa.Column("raw_from", sa.Date),  # raw scenes of earlier days were removed by retention
+    sa.Column("rows_from", sa.Date),  # the table's rows of earlier days, likewise
 )
 
 # One enumeration of a source: what became of it, and what it has brought.

@@ -138,6 +138,17 @@ class GeoPackageWarehouse:
             connection.execute("RELEASE one_key")
         return Replaced(partition.key, deleted, rows.num_rows, time.perf_counter() - began)
 
+    def remove_before(self, day: date) -> int:
+        """See `Warehouse.remove_before`; one transaction, because nobody else writes."""
+        earlier = (self.region, day.isoformat())
+        removed = 0
+        with self._transaction(f"rows before {day} of region {self.region}") as connection:
+            for table in ("partition_versions", "scene_footprints"):
+                statement = f"DELETE FROM {table} WHERE region = ? AND acq_date < ?"
+                removed = connection.execute(statement, earlier).rowcount
+            connection.execute(_TOUCH, (format_instant(datetime.now(UTC)),))
+        return removed
+
     def read(self, key: PartitionKey) -> pa.Table:
         """See `Warehouse.read`."""
         stored = self._select(_READ, self._place(key), describe_place(self.region, key))

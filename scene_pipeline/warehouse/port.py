@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Protocol
 
 from scene_pipeline.scenes.keys import PartitionKey
@@ -58,6 +59,12 @@ class Warehouse(Protocol):
 
     def read_versions(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, TableVersion]:
         """Stored version and row count of those ``keys`` that are stored."""
+
+    def remove_before(self, day: date) -> int:
+        """Remove the rows and versions of every earlier day, a month a transaction.
+
+        Returns how many rows are gone. Only retention does this.
+        """
 
     def count_rows(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
         """Rows counted in the table itself, for each of ``keys``."""

@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date
 from itertools import islice
 from typing import Any
 
@@ -210,6 +211,24 @@ class PostGISWarehouse:
                 taken = connection.execute(self._sql.delete_items, {**place, **items}).rowcount
                 # It no longer holds what its version says; the row count shows it.
                 connection.execute(self._sql.subtract, {**place, "taken": taken})
+
+    def remove_before(self, day: date) -> int:
+        """See `Warehouse.remove_before`."""
+        where = f"rows before {day} of region {self.region}"
+        asked = {"region": self.region, "before": day}
+
+        def attempt(query: str) -> int:
+            with self._transaction(self._writer, where) as connection:
+                return connection.execute(query, asked).rowcount
+
+        def run(query: str) -> int:
+            return retry_within(self._deadline_s, lambda: attempt(query), where=where)[0]
+
+        removed = 0
+        while month := run(self._sql.delete_month):
+            removed += month
+        run(self._sql.forget_before)
+        return removed
 
     def read(self, key: PartitionKey) -> pa.Table:
         """See `Warehouse.read`."""

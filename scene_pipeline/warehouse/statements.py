@@ -36,6 +36,8 @@ class Statements:
     delete: str
     find_moved: str
     delete_items: str
+    delete_month: str
+    forget_before: str
     read: str
     read_versions: str
     count_rows: str
@@ -75,6 +77,11 @@ def build_statements(schema: str) -> Statements:
             DELETE FROM {footprints} AS t
             USING unnest(%(collections)s::text[], %(items)s::text[]) AS gone (collection, item_id)
             WHERE {_HERE} AND t.collection = gone.collection AND t.item_id = gone.item_id""",
+        delete_month=f"""
+            DELETE FROM {footprints} WHERE region = %(region)s AND acq_date < %(before)s
+            AND acq_date < (SELECT date_trunc('month', min(acq_date)) + interval '1 month'
+                            FROM {footprints} WHERE region = %(region)s)""",
+        forget_before=f"DELETE FROM {versions} WHERE region = %(region)s AND acq_date < %(before)s",
         read=f"""
             SELECT {", ".join(map(_read_column, TABLE_COLUMNS))} FROM {footprints}
             WHERE {_HERE} ORDER BY collection, item_id""",

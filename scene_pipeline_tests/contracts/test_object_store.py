@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,19 @@ def test_delete_is_repeatable(store: ObjectStore) -> None:
         store.read("a/b.parquet")
 
 
+def test_a_listing_names_what_is_below_a_folder(store: ObjectStore) -> None:
+    for path in ("r/raw/a.parquet", "r/raw/ab/c.parquet", "r/raws/d", "r/b.svg", "rest/e"):
+        store.write(path, path.encode())
+    listed = list(store.list("r/raw"))
+    assert [(each.path, each.bytes) for each in listed] == [
+        ("r/raw/a.parquet", 15),
+        ("r/raw/ab/c.parquet", 18),
+    ]
+    assert all(each.modified_at.utcoffset() == timedelta(0) for each in listed)
+    assert len(list(store.list("r"))) == 4
+    assert list(store.list("nowhere")) == []
+
+
 @pytest.mark.parametrize("path", ["/etc/x", "../x", "a/../../x", "", "a//b", "a/./b", "."])
 def test_no_path_leaves_the_base(store: ObjectStore, path: str) -> None:
     """A25: keys that are absolute or climb would overwrite a neighbour."""
@@ -118,6 +132,10 @@ def test_no_path_leaves_the_base(store: ObjectStore, path: str) -> None:
         store.write(path, b"x")
     with pytest.raises(LakeFileError):
         store.read(path)
+    with pytest.raises(LakeFileError):
+        list(store.list(path))
+    with pytest.raises(LakeFileError):
+        store.delete(path)
 
 
 def test_address_is_what_other_tools_open(store: ObjectStore) -> None:

@@ -329,3 +329,18 @@ def test_versions_of_a_long_window(warehouse: Warehouse) -> None:
     assert len(window) == 12_000
     assert warehouse.read_versions(window) == dict.fromkeys(stored, TableVersion(3, 1))
     assert sum(warehouse.count_rows(window).values()) == len(stored)
+
+
+def test_retention_removes_whole_earlier_days_of_its_region(open_region: Any) -> None:
+    mine, theirs = open_region(REGION), open_region("another")
+    days = [date(2024, 3, 31), date(2024, 4, 1), date(2024, 4, 30), date(2024, 5, 1)]
+    keys = [PartitionKey(day, key_of().tile) for day in days]
+    for number, key in enumerate(keys):
+        names = [f"item-{number}-{row}" for row in range(3)]
+        mine.replace(make_partition(key, names))
+        theirs.replace(make_partition(key, names, region="another"))
+    assert mine.remove_before(days[-1]) == 9
+    assert mine.remove_before(days[-1]) == 0
+    assert mine.count_rows(keys) == dict(zip(keys, [0, 0, 0, 3], strict=True))
+    assert set(mine.read_versions(keys)) == {keys[-1]}
+    assert set(theirs.count_rows(keys).values()) == {3}

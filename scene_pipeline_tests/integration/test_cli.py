@@ -226,7 +226,10 @@ def test_doctor_finds_what_init_would_mend(command: Command) -> None:
     command("init")
     healthy = command("doctor")
     assert healthy.code == 0
-    assert healthy.out.count("ok ") >= 5
+    subjects = {line.split()[1] for line in healthy.out.splitlines() if line[:2] == "ok"}
+    assert subjects >= {
+        "settings", "definition", "state", "lake", "warehouse", "dagster", "clock", "disk",
+    }  # fmt: skip
     wrong = command("doctor", CAPS__POSTGIS_WRITERS="7")
     assert wrong.code == 1
     assert "pool postgis lets 4 in, the settings say 7" in wrong.out
@@ -241,6 +244,7 @@ def test_doctor_says_when_the_definition_nears_its_ceiling(
     findings = command("doctor", "--json").document["findings"]
     definition = next(each for each in findings if each["subject"] == "definition")
     assert definition["level"] in {"warning", "fault"}
+    assert "regions of their own name, settings file and code location" in definition["advice"]
 
 
 @pytest.mark.postgres

@@ -34,7 +34,7 @@ def test_every_setting_is_described() -> None:
         if not field.description and section_of(field) is None
     ]
     assert bare == []
-    assert len(SECTIONS) == 11
+    assert len(SECTIONS) == 12
 
 
 def test_every_option_is_described_and_every_command_is_here() -> None:
