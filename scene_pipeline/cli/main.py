@@ -29,6 +29,7 @@ _COMMANDS = {
     "gc": "scene_pipeline.cli.upkeep",
     "ingest": "scene_pipeline.cli.ingest",
     "init": "scene_pipeline.cli.setup",
+    "metrics": "scene_pipeline.cli.metrics",
     "migrate": "scene_pipeline.cli.setup",
     "partitions": "scene_pipeline.cli.partitions",
     "quarantine": "scene_pipeline.cli.quarantine",

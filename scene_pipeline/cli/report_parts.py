@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 import dagster as dg
-import sqlalchemy as sa
 
 from scene_pipeline.backfill.assets import FOOTPRINTS, WAVES, TrackedAsset
 from scene_pipeline.backfill.key_states import (
@@ -23,14 +22,13 @@ from scene_pipeline.defs.home import open_instance, pool_limits
 from scene_pipeline.defs.partitions import MOST_KEYS, measure_definition
 from scene_pipeline.defs.pipeline import Pipeline
 from scene_pipeline.ingest.quarantine import count_quarantine, list_quarantine
+from scene_pipeline.ingest.throttle import read_requests
 from scene_pipeline.pictures.charts import StreamBar, draw_frontier, draw_strip
 from scene_pipeline.pictures.maps import draw_day_map
 from scene_pipeline.pictures.report import Block, Figure, Page, Paragraph, Section, Table
 from scene_pipeline.scenes.coverage import cover_day
 from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.settings import Settings
-from scene_pipeline.state import tables as t
-from scene_pipeline.state.database import reading
 
 __all__ = ["collect_report"]
 
@@ -254,14 +252,11 @@ def _describe_caps(site: _Site) -> Section:
     crossing = f"crossed on {size.crosses_on}" if size.crosses_on else "never crossed"
     rows.append(("partition keys", size.keys, MOST_KEYS, f"where Dagster slows down; {crossing}"))
     caps = Table("Use of each cap", ("cap", "now", "most", "note"), rows)
-    with reading(site.pipeline.state) as connection:
-        asked = connection.execute(
-            sa.select(t.throttles.c.source, t.throttles.c.requests, t.throttles.c.refused)
-        ).all()
+    asked = read_requests(site.pipeline.state)
     blocks: list[Block] = [caps]
     if asked:
         columns = ("source", "requests", "refused with 429")
-        blocks.append(Table("Requests to providers so far", columns, [tuple(row) for row in asked]))
+        blocks.append(Table("Requests to providers so far", columns, asked))
     return Section("Caps", blocks, attention=size.too_many)
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from scene_pipeline.defs.body import cover_days, materialize_keys
 from scene_pipeline.defs.failures import mapped_failures
-from scene_pipeline.defs.ingest import as_round_failure, ingest_round, parse_lane
+from scene_pipeline.defs.ingest import as_round_failure, ingest_round, log_streams, parse_lane
 from scene_pipeline.defs.makers import FootprintMaker, Made, TableMaker
 from scene_pipeline.defs.metadata import coverage_schema, scene_schema
 from scene_pipeline.defs.partitions import day_partitions, scene_partitions
@@ -201,6 +201,7 @@ def build_frontier(pipeline: Pipeline) -> dg.AssetsDefinition:
                 streams=config.streams or None,
                 record=context.log_event,
             )
+        log_streams(context.log, report)
         if report.errors:
             # The streams that went well are recorded; the run is red for those that did not.
             context.log_event(dg.AssetMaterialization(context.asset_key, metadata=metadata))

@@ -116,7 +116,7 @@ class _Batch:
             for start in range(0, len(pending), _CHUNK):
                 errors |= self._work(pending[start : start + _CHUNK])
             for key, error in errors.items():
-                self._context.log.warning(f"{key}: {error}")
+                self._context.log.warning(f"{key}: {error}", extra={"partition": str(key)})
             last = attempt == retry.max_retries
             pending = [key for key, error in errors.items() if retry_helps(error) and not last]
             failed |= {key: error for key, error in errors.items() if key not in pending}

@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from scene_pipeline.backfill.policies import policies_of
+from scene_pipeline.defs.alerts import build_failure_webhook
 from scene_pipeline.defs.assets import (
     build_coverage,
     build_footprints,
@@ -97,6 +98,7 @@ def _build(settings: Settings) -> dg.Definitions:
         ],
         schedules=build_schedules(pipeline),
         sensors=[
-            build_scenes_sensor(pipeline, jobs=[*policy_jobs, plain_jobs["footprint_table_job"]])
+            build_scenes_sensor(pipeline, jobs=[*policy_jobs, plain_jobs["footprint_table_job"]]),
+            *build_failure_webhook(settings),
         ],
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from scene_pipeline.defs.logs import PYTHON_LOGS
 from scene_pipeline.errors import SettingsError
 from scene_pipeline.settings import Settings
 
@@ -49,7 +50,8 @@ def render_config(settings: Settings) -> str:
     def put(match: re.Match[str]) -> str:
         return f"{match[1]}{numbers[match[3]]}{match[2]}{match[3]}"
 
-    return re.sub(r"(: )\d+(  # )(caps\..+)", put, find_template().read_text())
+    logs = PYTHON_LOGS if settings.log_format == "json" else ""
+    return re.sub(r"(: )\d+(  # )(caps\..+)", put, find_template().read_text()) + logs
 
 
 def find_template() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, get_args
@@ -25,6 +26,7 @@ __all__ = [
     "document_frontier",
     "document_round",
     "ingest_round",
+    "log_streams",
     "parse_lane",
     "report_raw_scenes",
 ]
@@ -95,6 +97,14 @@ def as_round_failure(report: IngestReport) -> dg.Failure:
         metadata={stream: type(error).__name__ for stream, error in report.errors},
         allow_retries=any(retry_helps(error) for _, error in report.errors),
     )
+
+
+def log_streams(log: logging.Logger, report: IngestReport) -> None:
+    """A line a stream, which carries its name for structured logs."""
+    for each in report.streams:
+        words = f"{each.stream}: {each.state}, {each.landed} landed of {each.items} in {each.pages}"
+        level = logging.WARNING if each.error else logging.INFO
+        log.log(level, f"{words} pages {each.error or ''}".rstrip(), extra={"stream": each.stream})
 
 
 def document_round(report: IngestReport) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
-from scene_pipeline.state.database import transact
+from scene_pipeline.state.database import reading, transact
+from scene_pipeline.state.tables import throttles
 
-__all__ = ["SharedThrottle", "Throttle"]
+__all__ = ["SharedThrottle", "Throttle", "read_requests"]
 
 
 class Throttle(Protocol):
@@ -89,3 +90,11 @@ class SharedThrottle:
             return answer
 
         return transact(self.engine, execute)
+
+
+def read_requests(engine: sa.Engine) -> list[tuple[str, int, int]]:
+    """Each source (scheme and host), its requests so far, and how many it refused with 429."""
+    column = throttles.c
+    query = sa.select(column.source, column.requests, column.refused).order_by(column.source)
+    with reading(engine) as connection:
+        return [(source, made, refused) for source, made, refused in connection.execute(query)]
