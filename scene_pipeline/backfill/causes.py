@@ -7,7 +7,14 @@ from typing import Literal
 
 from scene_pipeline import errors
 
-__all__ = ["CauseKind", "FailureText", "describe_error", "find_cause_kind", "parse_failure"]
+__all__ = [
+    "CauseKind",
+    "FailureText",
+    "describe_error",
+    "find_cause_kind",
+    "join_lines",
+    "parse_failure",
+]
 
 CauseKind = Literal[
     "source",  # the provider: unreachable, throttled, or breaking its contract
@@ -43,7 +50,12 @@ class FailureText:
 
 def describe_error(error: BaseException) -> str:
     """``ClassName: message`` on one line, which `parse_failure` reads back."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {join_lines(str(error))}"
+
+
+def join_lines(text: str) -> str:
+    """One line that still shows where the parts of an error began."""
+    return "; ".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
 
 
 def parse_failure(text: str) -> FailureText:

@@ -64,7 +64,7 @@ def execute_plan(
                 succeeded = succeeded and result.success
                 done += run.rectangle.size
                 if advance is not None:
-                    advance(done, f"{plan.asset.name}, run {run.index} of {len(plan.rectangles)}")
+                    advance(done, f"run {run.index} of {len(plan.rectangles)}")
         status = (
             BulkActionStatus.COMPLETED_SUCCESS if succeeded else BulkActionStatus.COMPLETED_FAILED
         )

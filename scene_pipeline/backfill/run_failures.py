@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import dagster as dg
 
-from scene_pipeline.backfill.causes import FailureText, parse_failure
+from scene_pipeline.backfill.causes import FailureText, join_lines, parse_failure
 
 __all__ = ["RunFailure", "read_run_failure"]
 
@@ -54,7 +54,7 @@ def _read_step(event: dg.DagsterEvent) -> tuple[dict[str, FailureText], FailureT
             return {key: parse_failure(str(text)) for key, text in account.data.items()}, None
         name = raised.metadata.get("error")
         return {}, FailureText(
-            str(name.value) if name is not None else "", _join([raised.description or ""])
+            str(name.value) if name is not None else "", join_lines(raised.description or "")
         )
     error = failure.error
     # Dagster wraps what the body raised.
@@ -63,8 +63,4 @@ def _read_step(event: dg.DagsterEvent) -> tuple[dict[str, FailureText], FailureT
     if error is None:
         return {}, FailureText("", event.message or "")
     message = error.message.removeprefix(f"{error.cls_name}: ")
-    return {}, FailureText((error.cls_name or "").rpartition(".")[2], _join([message]))
-
-
-def _join(texts: Iterable[str]) -> str:
-    return " ".join(word for text in texts for word in text.split())
+    return {}, FailureText((error.cls_name or "").rpartition(".")[2], join_lines(message))

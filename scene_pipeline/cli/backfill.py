@@ -312,7 +312,7 @@ def _open_executor(
 @contextmanager
 def _following(console: Console) -> Iterator[Callable[[TrackedAsset, int, int, str], None]]:
     with console.progress("keys", total=None) as advance:
-        yield lambda asset, done, of, text: advance(done, f"of {of} {asset.name}: {text}")
+        yield lambda asset, done, of, text: advance(done, f"{asset.name}, {text}", of)
 
 
 def _report_waves(console: Console, waves: list[Wave]) -> int:

@@ -29,6 +29,10 @@ def _name_some(names: Sequence[object]) -> str:
     return ", ".join(map(str, names[:_SHOWN])) + more
 
 
+def _so_many(count: int, unit: str) -> str:
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+
+
 def _count(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
 
@@ -41,16 +45,17 @@ def show_previews(console: Console, documents: Sequence[Mapping[str, Any]]) -> N
 
 def _show_preview(console: Console, document: Mapping[str, Any]) -> None:
     line = console.line
-    line(f"[bold]{document['asset']}[/bold]  plan {document['plan_id']}")
+    line(f"  plan {document['plan_id']}", lead=document["asset"])
     line(f"  keys asked for: {document['asked_for']} ({_count(document['by_state'])})")
     runs = ", ".join(f"{name} {count}" for name, count in document["runs"].items())
-    line(f"  to run: {document['keys']} keys; runs by policy: {runs}")
+    line(f"  to run: {_so_many(document['keys'], 'key')}; runs by policy: {runs}")
     if document["keys"]:
         why = f": {document['why_so_many']}" if document["why_so_many"] else ""
         rectangles = document["rectangles"]
-        line(f"  {document['policy']} ({document['job']}), {len(rectangles)} runs{why}")
+        count = _so_many(len(rectangles), "run")
+        line(f"  {document['policy']} ({document['job']}), {count}{why}")
         for each in rectangles[:_SHOWN]:
-            line(f"    {each['from']} … {each['to']}  {each['keys']} keys")
+            line(f"    {each['from']} … {each['to']}  {_so_many(each['keys'], 'key')}")
         if len(rectangles) > _SHOWN:
             line(f"    … and {len(rectangles) - _SHOWN} more (--json lists all)")
         estimate = document["estimated_s"]
@@ -61,7 +66,8 @@ def _show_preview(console: Console, document: Mapping[str, Any]) -> None:
     advice = document["recommended"]
     low, high = advice["batch"]
     size = f"{low}" if low == high else f"{low} to {high}"
-    line(f"  recommended: {advice['policy']}, {size} keys a run ({advice['reason']})")
+    line(f"  recommended: {advice['policy']}, {size} keys a run")
+    line(f"    {advice['reason']}")
 
 
 def _span(seconds: float) -> str:
@@ -92,12 +98,13 @@ def show_waves(console: Console, documents: Sequence[Mapping[str, Any]]) -> None
     for document in documents:
         if document["backfill"] is None:
             console.line(
-                f"[bold]{document['asset']}[/bold]  nothing to run: {_count(document['by_state'])}"
+                f"  nothing to run: {_count(document['by_state'])}", lead=document["asset"]
             )
         else:
             console.line(
-                f"[bold]{document['asset']}[/bold]  backfill {document['backfill']}: "
-                f"{document['keys']} keys in {document['runs']} runs ({document['policy']})"
+                f"  backfill {document['backfill']}: {_so_many(document['keys'], 'key')}, "
+                f"{_so_many(document['runs'], 'run')} ({document['policy']})",
+                lead=document["asset"],
             )
         for name in ("trimmed", "waiting_for_upstream"):
             if document[name]:
@@ -151,8 +158,10 @@ def show_account(console: Console, document: Mapping[str, Any], *, heading: bool
         "failed": len(document["failed"]),
         "missing": len(document["missing"]),
     }
-    name = f"[bold]{document['asset']}[/bold]" if heading else ""
-    console.line(f"{name}  " + ", ".join(f"{count} {text}" for text, count in counts.items()))
+    console.line(
+        "  " + ", ".join(f"{count} {text}" for text, count in counts.items()),
+        lead=document["asset"] if heading else "",
+    )
     if "good_keys_rebuilt" in document:
         console.line(f"  good keys rebuilt: {document['good_keys_rebuilt']}")
 
@@ -178,29 +187,31 @@ def show_diagnosis(
             line(f"    run       {finding['run'] or 'none'}")
             version = finding["upstream_version"]
             line(f"    upstream  {'never made' if version is None else f'version {version}'}")
-            line(f"    try it    {finding['try']}")
+            console.command(finding["try"], lead="    try it    ")
         if document["causes"]:
             line(f"  causes: {_count(document['causes'])}")
         if document["trimmed"]:
             line(f"  trimmed by design (--limit): {len(document['trimmed'])}")
     if any(document["failed"] or document["missing"] for document in documents):
         line()
-        line(
-            f"launch what is not done: scene-pipeline backfill retry {backfill_id}"
+        line(f"launch what is not done{'' if backfill_id else ', with the same window'}:")
+        console.command(
+            f"scene-pipeline backfill retry {backfill_id}"
             if backfill_id
-            else "launch what is not done: scene-pipeline backfill launch --states failed,missing,"
-            "changed, with the same window"
+            else "scene-pipeline backfill launch --states failed,missing,changed",
+            lead="  ",
         )
 
 
 def show_overview(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One line a backfill and asset."""
+    """Two lines a backfill and asset."""
     if not rows:
         console.line("no backfill yet")
         return
     for row in rows:
+        started = f"{row['started']:%Y-%m-%d %H:%M}"
+        console.line(f"{row['backfill']:<10}  {started}  {row['asset']:<16}  {row['status']}")
         console.line(
-            f"{row['backfill']:<10}  {row['started']:%Y-%m-%d %H:%M}  {row['status']:<17}  "
-            f"{row['asset']:<16}  {row['done']} of {row['keys']} done, "
-            f"{row['in progress']} in progress, {row['failed']} failed, {row['missing']} missing"
+            f"{'':<10}  {row['done']} of {row['keys']} done, {row['in progress']} in progress, "
+            f"{row['failed']} failed, {row['missing']} missing"
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scene_pipeline.cli.console import Console, pass_console
+from scene_pipeline.cli.console import Console, pass_console, shorten_path
 from scene_pipeline.errors import UsageError
 from scene_pipeline.settings import load_settings
 
@@ -102,13 +102,13 @@ class _Tour:
         keys = list(site.definition.iter_window(site.definition.start, last))
         policies = self._pipeline.settings.policies
         with (
-            self._doing("files, then the table: what is missing, no more"),
+            self._doing("files, then the table: what is missing"),
             self._console.progress("partitions", total=len(WAVES) * len(keys)) as advance,
         ):
 
             def follow(asset: TrackedAsset, done: int, of: int, text: str) -> None:
                 del of
-                advance(len(keys) * (asset.wave - 1) + done, text)
+                advance(len(keys) * (asset.wave - 1) + done, f"{asset.name}, {text}")
 
             waves = launch_waves(
                 site,
@@ -170,7 +170,6 @@ class _Tour:
         counted = self._count_rows(last)
         busiest = max(counted, key=lambda day: counted[day], default=None)
         store = pipeline.store
-        lake = store.address(f"{region}/scene_footprints")
         return {
             "region": region,
             "ingest": document_round(report),
@@ -182,10 +181,9 @@ class _Tour:
             "partitions": dict(states),
             "rows": sum(counted.values()),
             "failed": states["failed"] + len(report.errors),
-            "lake": lake,
+            "lake": store.address(f"{region}/scene_footprints"),
             "table": pipeline.warehouse_address,
             "map": busiest and store.address(coverage_path(region, busiest, suffix="svg")),
-            "query": f"SELECT acq_date, count(*) FROM '{lake}/*/*.parquet' GROUP BY 1 ORDER BY 1",
         }
 
     def _count_rows(self, last: date | None) -> Counter[date]:
@@ -213,10 +211,10 @@ class _Tour:
         states = ", ".join(f"{count} {state}" for state, count in document["partitions"].items())
         line(f"partitions of {document['region']}: {states}; {document['rows']} rows in the table")
         line()
-        line(f"GeoParquet  {document['lake']}")
-        line(f"table       {document['table']}")
-        line(f"map         {document['map']}")
+        line(f"GeoParquet  {shorten_path(document['lake'])}")
+        line(f"table       {shorten_path(document['table'])}")
+        line(f"map         {shorten_path(str(document['map']))}")
         line()
-        line(f'look at it  duckdb -c "{document["query"]}"')
-        line("the UI      scene-pipeline dev, then http://127.0.0.1:3000")
+        line("open them   docs/opening.md: DuckDB, GeoPandas, QGIS, psql")
+        line("the UI      make dev (or scene-pipeline dev), then http://127.0.0.1:3000")
         line(f"done in {document['seconds']} s; run it again: it plans nothing")

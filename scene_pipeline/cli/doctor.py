@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from scene_pipeline.cli.console import Console, pass_console
+from scene_pipeline.cli.console import Console, pass_console, shorten_path
 from scene_pipeline.errors import ScenePipelineError, UnavailableError
 from scene_pipeline.settings import load_settings
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Finding", "doctor", "examine", "split_area"]
 
 Level = Literal["ok", "warning", "fault"]
+_COLOURS: Mapping[Level, str] = {"ok": "green", "warning": "yellow", "fault": "red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,12 @@ def doctor(console: Console) -> int:
     for finding in examine(Pipeline(load_settings())):
         findings.append(finding)
         if not console.as_json:
-            mark = {"ok": "[green]ok     [/]", "warning": "[yellow]warning[/]"}.get(
-                finding.level, "[red]fault  [/]"
+            lead = f"{finding.level:<8}"
+            console.line(
+                f"{finding.subject:<11}{finding.text}", lead=lead, style=_COLOURS[finding.level]
             )
-            console.line(f"{mark} {finding.subject:<11}{finding.text}")
             if finding.advice:
-                console.line(f"        {'':<11}{finding.advice}")
+                console.line(f"{'':<8}to do: {finding.advice}")
     document = {
         "findings": [
             {
@@ -149,14 +150,14 @@ def _examine_lake(pipeline: Pipeline) -> Iterator[Finding]:
         pipeline.store.delete(probe)
     where = pipeline.store.address(pipeline.region)
     if same:
-        yield Finding("lake", "ok", f"{where} can be written, read and deleted")
+        yield Finding("lake", "ok", f"{shorten_path(where)} can be written, read and deleted")
     else:
         yield Finding("lake", "fault", f"{where} gave back other bytes than were written")
 
 
 def _examine_warehouse(pipeline: Pipeline) -> Iterator[Finding]:
     pipeline.require_migrated()
-    yield Finding("warehouse", "ok", f"{pipeline.warehouse_address}, migrated")
+    yield Finding("warehouse", "ok", f"{shorten_path(pipeline.warehouse_address)}, migrated")
     url = pipeline.settings.warehouse_engine_url
     if url is not None:
         import sqlalchemy as sa
@@ -242,7 +243,7 @@ def _examine_dagster(pipeline: Pipeline) -> Iterator[Finding]:
         frees_slots = instance.run_monitoring_enabled and bool(
             instance.get_settings("run_monitoring").get("free_slots_after_run_end_seconds")
         )
-    yield Finding("dagster", "ok", str(find_home(settings)))
+    yield Finding("dagster", "ok", shorten_path(str(find_home(settings))))
     for pool, limit in pool_limits(settings).items():
         if found.get(pool) != limit:
             yield Finding(
@@ -313,15 +314,22 @@ def _examine_streams(pipeline: Pipeline) -> Iterator[Finding]:
     for view in views:
         if view.state == "blocked" and view.membership in {"member", "joining"}:
             yield Finding(
-                "streams", "fault", f"{view.stream} is blocked: {view.reason}", "ingest run"
+                "streams",
+                "fault",
+                f"{view.stream} is blocked: {view.reason}",
+                "scene-pipeline ingest run",
             )
         elif view.stalled_for is not None:
             days = view.stalled_for.total_seconds() / 86_400
             text = f"{view.stream} is alive, but has had nothing new for {days:.1f} days"
-            yield Finding("streams", "warning", text, "ask the provider; see streams list")
+            yield Finding(
+                "streams", "warning", text, "ask the provider; scene-pipeline streams list"
+            )
         elif view.membership == "member" and not view.is_configured:
             text = f"{view.stream} holds the frontier, and the settings do not name it"
-            yield Finding("streams", "warning", text, "streams leave, or streams retire")
+            yield Finding(
+                "streams", "warning", text, "scene-pipeline streams leave, or streams retire"
+            )
         else:
             yield Finding("streams", "ok", f"{view.stream}, {view.membership}")
     for name in sorted(configured - {view.stream for view in views}):

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.text import Text
 
 from scene_pipeline.cli.console import Console, pass_console
 from scene_pipeline.cli.selecting import (
@@ -95,12 +96,15 @@ def status(console: Console, *, assets: tuple[str, ...], no_strip: bool, **asked
     def show() -> None:
         for each in shown:
             counted = ", ".join(f"{count} {state}" for state, count in each["counts"].items())
-            console.line(f"[bold]{each['asset']}[/bold]  {counted or 'no covered day'}")
+            console.line(f"  {counted or 'no covered day'}", lead=each["asset"])
             for line in () if no_strip else draw_strip(each["by_tile"]):
                 console.line(line)
-        if not no_strip:
-            legend = "  ".join(f"{_paint(state)} {state}" for state in _MARKS)
-            console.line(legend)
+        for key, reason in rejected.items():
+            console.line(f"{key}  {reason}")
+        present = {state for each in shown for state in each["counts"]}
+        if present and not no_strip:
+            marks = [(_paint(state), state) for state in _MARKS if state in present]
+            console.line(Text("  ").join(Text.assemble(mark, f" {name}") for mark, name in marks))
 
     document = [{name: each[name] for name in each if name != "by_tile"} for each in shown]
     console.result({"assets": document}, show)
@@ -109,18 +113,17 @@ def status(console: Console, *, assets: tuple[str, ...], no_strip: bool, **asked
 
 def draw_strip(
     by_tile: Mapping[str, Mapping[date, StateName]], *, columns: int = _COLUMNS
-) -> Iterator[str]:
-    """Lines of marked-up text: a heading with the first day of each block, then a line a tile."""
+) -> Iterator[Text]:
+    """Lines: a heading with the first day of each block, then a line a tile."""
     days = sorted({day for states in by_tile.values() for day in states})
     width = max(map(len, by_tile), default=0)
     for start in range(0, len(days), columns):
         block: Sequence[date] = days[start : start + columns]
-        yield f"{'':<{width}}  {block[0]} … {block[-1]}"
+        yield Text(f"{'':<{width}}  {block[0]} … {block[-1]}")
         for tile, states in by_tile.items():
-            cells = "".join(_paint(states[day]) if day in states else " " for day in block)
-            yield f"{tile:<{width}}  {cells}"
+            cells = [_paint(states[day]) if day in states else Text(" ") for day in block]
+            yield Text.assemble(f"{tile:<{width}}  ", *cells)
 
 
-def _paint(state: StateName) -> str:
-    mark, style = _MARKS[state]
-    return f"[{style}]{mark}[/{style}]"
+def _paint(state: StateName) -> Text:
+    return Text(*_MARKS[state])

@@ -59,7 +59,7 @@ def collect_report(settings: Settings, *, days: int, now: datetime, advance: Adv
         first, last = _choose_window(site, days)
         states = {}
         for number, asset in enumerate(WAVES, start=1):
-            advance(number, f"states of {asset.name}")
+            advance(number, f"states of {asset.name}", len(WAVES) + 1)
             states[asset] = read_key_states(
                 instance,
                 pipeline.state,

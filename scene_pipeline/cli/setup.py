@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from scene_pipeline.cli.console import Console, pass_console
+from scene_pipeline.cli.console import Console, pass_console, shorten_path
 from scene_pipeline.settings import load_settings
 
 __all__ = ["dev", "init", "migrate"]
@@ -50,7 +50,7 @@ def init(console: Console) -> None:
         console.line(f"region {settings.region}: {size.keys:,} partition keys")
         if size.crosses_on:
             console.line(f"  100,000 keys, where Dagster slows down, come on {size.crosses_on}")
-        console.line(f"Dagster home  {document['dagster_home']}")
+        console.line(f"Dagster home  {shorten_path(str(document['dagster_home']))}")
         console.line(f"state         {state}")
         console.line(f"lake          {settings.lake}")
         for pool, limit in limits.items():
