@@ -199,7 +199,7 @@ def _refuse(what: str, where: str) -> LakeFileError:
     return LakeFileError(
         f"lake file refused: {what}",
         where=where,
-        next_step="remove the file and materialize its key again",
+        next_step="build its key again: `scene-pipeline backfill launch --states all --keys …`",
     )
 
 
