@@ -24,7 +24,7 @@ class CoveredDay:
     """One day's coverage by tile, and where its Parquet file is; the map lies beside it.
 
     ``missing`` are tiles whose footprints were never built: their numbers are unknown, not zero,
-    and they are not in ``table``.
+    and they are not in ``table``. ``picture`` is Markdown, or why it could not be drawn.
     """
 
     day: date
@@ -57,7 +57,7 @@ def build_coverage_of_day(pipeline: Pipeline, day: date) -> CoveredDay:
 
     from scene_pipeline.lake.layout import coverage_path
     from scene_pipeline.pictures.maps import draw_day_map
-    from scene_pipeline.pictures.markdown import markdown_image
+    from scene_pipeline.pictures.markdown import markdown_image, try_drawing
     from scene_pipeline.scenes.coverage import cover_day
 
     grid, lake = pipeline.grid, pipeline.lake
@@ -83,14 +83,16 @@ def build_coverage_of_day(pipeline: Pipeline, day: date) -> CoveredDay:
     pq.write_table(table, file, compression="zstd")
     path = coverage_path(pipeline.region, day)
     pipeline.store.write(path, file.getvalue())
-    drawing = draw_day_map(
-        table,
-        {tile: grid.bounds(tile) for tile in grid.keys},
-        title=f"{pipeline.region}, {day}",
-        pieces={tile: part["geometry"].to_pylist() for tile, part in rows.items()},
+    drawing, picture = try_drawing(
+        lambda: draw_day_map(
+            table,
+            {tile: grid.bounds(tile) for tile in grid.keys},
+            title=f"{pipeline.region}, {day}",
+            pieces={tile: part["geometry"].to_pylist() for tile, part in rows.items()},
+        )
     )
-    picture = coverage_path(pipeline.region, day, suffix="svg")
-    pipeline.store.write(picture, drawing.encode())
-    alt = f"Map of {day}: {footprints.num_rows} footprints over {len(done)} tiles"
-    address = pipeline.store.address(path)
-    return CoveredDay(day, table, missing, address, markdown_image(drawing, alt))
+    if drawing is not None:
+        pipeline.store.write(coverage_path(pipeline.region, day, suffix="svg"), drawing.encode())
+        alt = f"Map of {day}: {footprints.num_rows} footprints over {len(done)} tiles"
+        picture = markdown_image(drawing, alt)
+    return CoveredDay(day, table, missing, pipeline.store.address(path), picture)

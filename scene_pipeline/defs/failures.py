@@ -32,6 +32,9 @@ def as_failure(error: Exception) -> dg.Failure:
             metadata["what to do"] = dg.MetadataValue.text(error.next_step)
     if isinstance(error, PartitionsFailedError):
         metadata["failed"] = dg.MetadataValue.json(error.failed)
+        # JSON hides behind a button in the UI; a line of text shows.
+        key, why = next(iter(error.failed.items()))
+        metadata["for example"] = dg.MetadataValue.text(f"{key}: {why}")
     return dg.Failure(description=str(error), metadata=metadata, allow_retries=False)
 
 

@@ -15,6 +15,7 @@ from scene_pipeline.backfill.assets import FOOTPRINTS, TABLE, TrackedAsset
 from scene_pipeline.backfill.versions import DataVersion
 from scene_pipeline.defs.pipeline import Pipeline
 from scene_pipeline.errors import DataError
+from scene_pipeline.pictures.markdown import try_drawing
 from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.scenes.schema import STORAGE_SRID
 from scene_pipeline.warehouse.port import PartitionRows
@@ -105,8 +106,13 @@ class FootprintMaker:
             "seconds_build": time.perf_counter() - started,
         }
         if self._pipeline.settings.maps and built.rows.num_rows:
-            facts["map"] = self._draw(key, built.rows, bounds)
-            facts["repair"] = self._draw_repair(raw, built.rows)
+            drawings = {
+                "map": lambda: self._draw(key, built.rows, bounds),
+                "repair": lambda: self._draw_repair(raw, built.rows),
+            }
+            for name, draw in drawings.items():
+                drawn, why = try_drawing(draw)
+                facts[name] = drawn or why or None
         return Made(PartitionRows(key, built.rows, raw_seq), facts, self.asset)
 
     @staticmethod

@@ -199,7 +199,7 @@ def _refuse(what: str, where: str) -> LakeFileError:
     return LakeFileError(
         f"lake file refused: {what}",
         where=where,
-        next_step="build its key again: `scene-pipeline backfill launch --states all --keys …`",
+        next_step="build its key again: `backfill launch --states all --keys …`",
     )
 
 

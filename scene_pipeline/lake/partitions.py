@@ -170,7 +170,7 @@ class PartitionLake:
             raise LakeFileError(
                 f"lake file refused: it holds {info.region}/{info.key}, not {self.region}/{key}",
                 where=where,
-                next_step="build its key again: `scene-pipeline backfill launch --states all --keys …`",
+                next_step="build its key again: `backfill launch --states all --keys …`",
             )
         return info.raw_seq
 

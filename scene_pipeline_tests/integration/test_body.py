@@ -77,6 +77,8 @@ def test_one_bad_key_in_a_batch_costs_one_key(region: ArchiveRegion) -> None:
     failed = data.user_failure_data.metadata["failed"].value
     assert list(failed) == [str(bad)]
     assert "LakeFileError" in failed[str(bad)]
+    shown = data.user_failure_data.metadata["for example"]
+    assert (shown.text, type(shown)) == (f"{bad}: {failed[str(bad)]}", dg.TextMetadataValue)
     assert not [event for event in result.all_events if event.is_step_up_for_retry]
     assert region.pipeline.lake.read_version(bad) is None
     assert all(region.pipeline.lake.read(key).rows.num_rows == 1 for key in good)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from scene_pipeline.pictures import maps, markdown_image, svg
 from scene_pipeline.pictures.charts import STATE_MARKS
+from scene_pipeline.pictures.markdown import try_drawing
 from scene_pipeline_tests.unit.picture_samples import (
     FIJI_BOUNDS,
     SVG,
@@ -68,6 +69,14 @@ def test_names_from_outside_cannot_become_markup() -> None:
     picture = maps.draw_partition_map([], FIJI_BOUNDS["7-0-70"], title=hostile, note=hostile)
     assert texts(picture).count(hostile) == 2
     assert ET.fromstring(picture).find(f".//{SVG}script") is None
+
+
+def test_a_picture_that_fails_is_a_reason_and_no_error() -> None:
+    assert try_drawing(lambda: "<svg/>") == ("<svg/>", "")
+    assert try_drawing(lambda: None) == (None, "")
+    drawn, why = try_drawing(lambda: maps.draw_partition_map([b"not WKB"], FIJI_BOUNDS, title="t"))
+    assert drawn is None
+    assert why.startswith("not drawn: GEOSException: ")
 
 
 def test_a_markdown_image_carries_the_picture_whole() -> None:
