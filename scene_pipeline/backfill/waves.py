@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
@@ -112,12 +112,17 @@ class DaemonExecutor:
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """What one asset's part of a launch came to; no plan where nothing was wanted."""
+    """What one asset's part of a launch came to; no plan where nothing was wanted.
+
+    ``held``: keys left out because a run of the launch's ``held_by`` still makes what they read.
+    """
 
     asset: TrackedAsset
     choice: Choice
     stored: StoredPlan | None = None
     account: Account | None = None
+    held: tuple[PartitionKey, ...] = ()
+    held_by: str = ""
 
 
 def launch_waves(
@@ -128,30 +133,40 @@ def launch_waves(
     keys: Mapping[TrackedAsset, Sequence[PartitionKey]],
     selection: Selection,
     advance: Callable[[TrackedAsset, int, int, str], None],
+    following: Collection[TrackedAsset] = (),
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[Wave]:
     """Launch each asset of ``policies`` in turn; a wave starts when the one before has ended.
 
-    ``advance`` gets the asset, keys done, keys planned and a few words. Without waiting there is
-    one wave: what the next one can do is not known before it.
+    ``advance`` gets the asset, keys done, keys planned and a few words. Assets that are
+    ``following`` take what an earlier wave made, and their own failed keys, no more. Where the
+    executor does not wait, a later wave leaves out the keys of an earlier one: it would read what
+    is about to be replaced.
     """
     executor.heal(site)
     launch_id = new_launch_id()
     waves: list[Wave] = []
     made: frozenset[PartitionKey] = frozenset()
+    busy: set[PartitionKey] = set()
+    busy_with = ""
     for asset in sorted(policies, key=lambda each: each.wave):
+        held = tuple(key for key in keys[asset] if key in busy)
         stored, choice = reserve_keys(
             site,
             asset,
             policies[asset],
-            keys=keys[asset],
-            selection=replace(selection, follow=made),
+            keys=[key for key in keys[asset] if key not in busy],
+            selection=replace(
+                selection,
+                follow=made,
+                states=frozenset({"failed"}) if asset in following else selection.states,
+            ),
             launcher=executor.launcher,
             launch_id=launch_id,
             now=clock(),
         )
         if stored is None:
-            waves.append(Wave(asset, choice))
+            waves.append(Wave(asset, choice, held=held, held_by=busy_with))
             continue
         total = len(stored.plan.keys)
 
@@ -160,9 +175,9 @@ def launch_waves(
 
         executor.execute(site, stored, report)
         (account,) = diagnose_backfill(site, stored.plan.plan_id, now=clock())
-        waves.append(Wave(asset, choice, stored, account))
-        if account.by_outcome["in progress"]:
-            break
+        waves.append(Wave(asset, choice, stored, account, held, busy_with))
+        busy |= set(account.by_outcome["in progress"])
+        busy_with = stored.plan.plan_id
         made = frozenset(account.by_outcome["done"])
     return waves
 
@@ -188,14 +203,14 @@ def launch_saved(
     return [Wave(plan.asset, Choice((), plan.trimmed), stored, account)]
 
 
-def find_linked_assets(site: Site, backfill_id: str) -> set[TrackedAsset]:
-    """Assets of every wave of the launch that a plan belongs to; none for other backfills."""
+def _find_following(site: Site, backfill_id: str) -> set[TrackedAsset]:
+    """Assets of the later waves of the launch that a plan belongs to; none for other backfills."""
     region = site.definition.region
     stored = read_plan(site.engine, region=region, plan_id=backfill_id)
     if stored is None:
         return set()
     linked = read_launch(site.engine, region=region, launch_id=stored.launch_id)
-    return {each.plan.asset for each in linked}
+    return {each.plan.asset for each in linked if each.plan.asset.wave > stored.plan.asset.wave}
 
 
 def retry_undone(
@@ -209,13 +224,13 @@ def retry_undone(
 ) -> list[Wave]:
     """Launch exactly the failed and missing keys of a backfill, whatever their state was.
 
-    The other waves of the same launch follow with what the retried keys now let them do.
+    The later waves of the same launch follow with what the retried keys now let them do.
     """
     undone = {
         account.asset: account.undone
         for account in diagnose_backfill(site, backfill_id, now=clock())
     }
-    following = find_linked_assets(site, backfill_id) - undone.keys()
+    following = _find_following(site, backfill_id)
     keys: dict[TrackedAsset, Sequence[PartitionKey]] = {
         **undone,
         **{asset: [key for keys in undone.values() for key in keys] for asset in following},
@@ -227,6 +242,7 @@ def retry_undone(
         keys=keys,
         selection=Selection(states=frozenset(LAUNCHABLE), ahead=True),
         advance=advance,
+        following=following,
         clock=clock,
     )
 
@@ -237,6 +253,7 @@ def wait_for_plan(site: Site, stored: StoredPlan, advance: Advance) -> None:
     asset_key = asset_key_of(site.definition, plan.asset.name)
     seen = {str(planned.key): planned.seen for planned in plan.keys}
     while True:
+        begun = time.monotonic()
         runs = find_created_runs(site.instance, plan).values()
         made = read_latest_positions(site.instance, asset_key, "materialized", list(seen))
         ended = sum(run.is_finished for run in runs)
@@ -244,4 +261,5 @@ def wait_for_plan(site: Site, stored: StoredPlan, advance: Advance) -> None:
         advance(done, f"{ended} of {len(plan.rectangles)} runs ended")
         if ended == len(plan.rectangles):
             return
-        time.sleep(_POLL_S)
+        # Looking at many runs takes its time, which is the runs' too.
+        time.sleep(max(_POLL_S, 10 * (time.monotonic() - begun)))

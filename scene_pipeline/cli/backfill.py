@@ -45,7 +45,11 @@ def executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="The daemon's workspace file.  [default: workspace.yaml, if it is here]",
         ),
-        click.option("--no-wait", is_flag=True, help="Queue the first wave and return."),
+        click.option(
+            "--no-wait",
+            is_flag=True,
+            help="Queue what can start and return; what waits for it is named, with its command.",
+        ),
         click.option("--local", is_flag=True, help="Execute in this process, without a daemon."),
     ):
         command = option(command)
@@ -126,6 +130,7 @@ def plan(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Launch this saved plan; refused if definition, raw data or a key moved since.",
 )
+@click.option("--keys-of", metavar="ID", help="Take the keys of this backfill, started anywhere.")
 @pass_console
 def launch(
     console: Console,
@@ -133,6 +138,7 @@ def launch(
     assets: tuple[str, ...],
     policy: PolicyName | None,
     saved: Path | None,
+    keys_of: str | None,
     local: bool,
     no_wait: bool,
     workspace: Path | None,
@@ -154,7 +160,7 @@ def launch(
                 )
             else:
                 chosen = choose_assets(assets)
-                keys = desk.list_keys(selection)
+                keys = desk.keys_of(keys_of) if keys_of else desk.list_keys(selection)
                 waves = launch_waves(
                     desk.site,
                     executor,

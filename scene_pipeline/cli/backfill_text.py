@@ -89,8 +89,14 @@ def wave_document(wave: Wave) -> dict[str, Any]:
         "by_state": dict(wave.choice.by_state),
         "trimmed": [str(key) for key in wave.choice.trimmed],
         "waiting_for_upstream": [str(key) for key in wave.choice.waiting],
+        "held": [str(key) for key in wave.held],
+        "then": _continue_command(wave) if wave.held else None,
         "account": account_document(wave.account) if wave.account else None,
     }
+
+
+def _continue_command(wave: Wave) -> str:
+    return f"scene-pipeline backfill launch --asset {wave.asset.name} --keys-of {wave.held_by}"
 
 
 def show_waves(console: Console, documents: Sequence[Mapping[str, Any]]) -> None:
@@ -109,6 +115,10 @@ def show_waves(console: Console, documents: Sequence[Mapping[str, Any]]) -> None
         for name in ("trimmed", "waiting_for_upstream"):
             if document[name]:
                 console.line(f"  {name.replace('_', ' ')}: {_name_some(document[name])}")
+        if document["held"]:
+            count = len(document["held"])
+            console.line(f"  {count} keys wait for the runs above; once these have ended:")
+            console.line(f"    {document['then']}")
         if document["account"]:
             show_account(console, document["account"], heading=False)
             if document["account"]["causes"]:

@@ -155,6 +155,13 @@ class Desk:
             covered=self.pipeline.last_covered_day(),
         )
 
+    def keys_of(self, backfill_id: str) -> list[PartitionKey]:
+        """The keys that a backfill asked for, of whichever assets."""
+        from scene_pipeline.backfill.requests import read_request
+
+        requests = read_request(self.site, backfill_id, today=self.now.date())
+        return list(dict.fromkeys(key for request in requests for key in request.keys))
+
     def sort_keys(self, selection: Selection) -> tuple[list[PartitionKey], dict[str, str]]:
         """The keys asked for, those that the definition rejects apart with their reason."""
         definition = self.definition

@@ -12,6 +12,7 @@ import dagster as dg
 import pytest
 import sqlalchemy as sa
 
+from scene_pipeline.backfill.assets import FOOTPRINTS
 from scene_pipeline.backfill.claims import Claims, read_claims
 from scene_pipeline.backfill.tags import KEYS_TAG, digest_keys
 from scene_pipeline.scenes.keys import PartitionKey
@@ -134,23 +135,9 @@ def test_the_three_policies_give_equal_files_and_equal_rows(tmp_path: Path) -> N
 
 def test_an_l_shape_runs_exactly_its_keys(region: ArchiveRegion) -> None:
     """A02: all tiles of the first day, one tile of the others; no run executes a key more."""
-    from datetime import UTC, datetime
-
-    from scene_pipeline.backfill.assets import FOOTPRINTS, choose_policy
-    from scene_pipeline.backfill.selection import Selection
-    from scene_pipeline.backfill.waves import LocalExecutor, launch_waves
-
     keys = [*region.window(1), region.key(1, 0), region.key(2, 0)]
     region.ingest(region.one_scene_a_key(region.window(3)))
-    (wave,) = launch_waves(
-        region.site,
-        LocalExecutor(region.definitions.resolve_job_def),
-        policies={FOOTPRINTS: choose_policy(FOOTPRINTS, region.settings.policies, "single_run")},
-        keys={FOOTPRINTS: keys},
-        selection=Selection(),
-        advance=lambda *_: None,
-        clock=lambda: datetime.now(UTC),
-    )
+    (wave,) = region.launch(keys, FOOTPRINTS, policy="single_run")
     assert wave.stored is not None
     assert len(wave.stored.plan.runs) == 2
     made = [key for key in region.window(4) if region.pipeline.lake.read_version(key) is not None]
@@ -301,16 +288,7 @@ def test_coverage_of_many_days_names_the_day_that_has_nothing(region: ArchiveReg
     keys = region.window(2)
     region.ingest(region.one_scene_a_key(keys))
     assert region.run("scenes_batched_job", keys).success
-    days = [START.isoformat(), (region.end.replace(day=3)).isoformat()]
-    job = region.definitions.resolve_job_def("coverage_job")
-    result = job.execute_in_process(
-        instance=region.instance,
-        tags={
-            "dagster/asset_partition_range_start": days[0],
-            "dagster/asset_partition_range_end": days[1],
-        },
-        raise_on_error=False,
-    )
+    result = region.run_coverage(START, region.end.replace(day=3))
     assert region.made_keys(result) == ["2024-06-01", "2024-06-02"]
     failed = failure_of(result).user_failure_data.metadata["failed"].value
     assert list(failed) == ["2024-06-03"]

@@ -9,16 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyproj
 import shapely
+import sqlalchemy as sa
 
+from scene_pipeline.backfill.assets import TrackedAsset, choose_policy
 from scene_pipeline.backfill.key_states import Site
+from scene_pipeline.backfill.selection import Selection
+from scene_pipeline.backfill.waves import LocalExecutor, Wave, launch_waves
 from scene_pipeline.defs.build import build_definitions
 from scene_pipeline.defs.pipeline import Pipeline
 from scene_pipeline.ingest.checkpoints import Lane
 from scene_pipeline.ingest.runner import IngestReport, run_ingest
+from scene_pipeline.lake.segments import read_segment, write_segment
 from scene_pipeline.scenes.keys import PartitionKey
-from scene_pipeline.settings import read_settings
+from scene_pipeline.settings import PolicyName, read_settings
+from scene_pipeline.state import tables as t
 
 START = date(2024, 6, 1)
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -109,6 +117,44 @@ class ArchiveRegion:
         """An Item for each key, named after it."""
         return [self.make_item(f"scene-{key.day:%m%d}-{key.tile}", key) for key in keys]
 
+    def corrupt_scene(self, key: PartitionKey) -> None:
+        """The one scene of ``key`` gets a footprint that no polygon can be made of."""
+        with self.pipeline.state.begin() as connection:
+            placed = t.placements.c
+            item_id = connection.execute(
+                sa.select(placed.item_id).where(placed.day == key.day, placed.tile == key.tile)
+            ).scalar_one()
+            is_item = t.items.c.item_id == item_id
+            digest = connection.execute(sa.select(t.items.c.segment).where(is_item)).scalar_one()
+            whole = read_segment(self.pipeline.store, self.pipeline.region, digest)
+            row = whole.filter(pc.field("item_id") == item_id)
+            point = pa.array([shapely.to_wkb(shapely.Point(8, 46))], row["geometry"].type)
+            place = row.schema.get_field_index("geometry")
+            spoilt = row.set_column(place, row.schema.field(place), point)
+            stored = write_segment(self.pipeline.store, self.pipeline.region, spoilt)
+            segment = connection.execute(sa.select(t.segments).limit(1)).mappings().one()
+            connection.execute(t.segments.insert().values({**segment, "digest": stored.digest}))
+            connection.execute(t.items.update().where(is_item).values(segment=stored.digest))
+
+    def launch(
+        self,
+        keys: Iterable[PartitionKey],
+        *assets: TrackedAsset,
+        policy: PolicyName = "batched",
+        selection: Selection | None = None,
+    ) -> list[Wave]:
+        """Launch ``keys`` in this process, as ``backfill launch --local`` does."""
+        asked = list(keys)
+        policies = self.settings.policies
+        return launch_waves(
+            self.site,
+            LocalExecutor(self.definitions.resolve_job_def),
+            policies={asset: choose_policy(asset, policies, policy) for asset in assets},
+            keys=dict.fromkeys(assets, asked),
+            selection=selection or Selection(),
+            advance=lambda *_: None,
+        )
+
     def run(
         self,
         job: str,
@@ -128,6 +174,18 @@ class ArchiveRegion:
             instance=self.instance,
             partition_key=None if ranged else str(listed[0]),
             tags={**(span if ranged else {}), **(tags or {})},
+            run_config=_QUIET,
+            raise_on_error=False,
+        )
+
+    def run_coverage(self, first: date, last: date) -> dg.ExecuteInProcessResult:
+        """Execute `coverage_job` over the days ``first`` to ``last``, both included."""
+        return self.definitions.resolve_job_def("coverage_job").execute_in_process(
+            instance=self.instance,
+            tags={
+                "dagster/asset_partition_range_start": first.isoformat(),
+                "dagster/asset_partition_range_end": last.isoformat(),
+            },
             run_config=_QUIET,
             raise_on_error=False,
         )
