@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -41,13 +41,14 @@ __all__ = [
     "FINISHED_BACKFILLS",
     "BulkActionStatus",
     "EventFact",
+    "JobToRun",
     "PartitionBackfill",
     "Workspace",
     "add_backfill_row",
     "create_planned_run",
-    "find_location",
     "is_daemon_beating",
     "list_backfills",
+    "load_job",
     "open_workspace",
     "plan_run_id",
     "read_event_facts",
@@ -181,11 +182,31 @@ def open_workspace(
         yield workspace
 
 
-def _find_job(workspace: Workspace, job_name: str) -> tuple[Any, Any, Any]:
+@dataclass(frozen=True, slots=True)
+class JobToRun:
+    """A job as its code location describes it; asked for once, whatever the number of runs."""
+
+    location: Any
+    repository: Any
+    job: Any
+    execution_plan: Any
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Names of the code location and repository."""
+        return self.location.name, self.repository.name
+
+
+def load_job(instance: dg.DagsterInstance, workspace: Workspace, job_name: str) -> JobToRun:
+    """The job of that name; raises `UsageError` where no code location has it."""
     for location in workspace.code_locations:
         for repository in location.get_repositories().values():
             if repository.has_job(job_name):
-                return location, repository, repository.get_full_job(job_name)
+                job = repository.get_full_job(job_name)
+                plan = location.get_execution_plan(
+                    job, {}, step_keys_to_execute=None, known_state=None, instance=instance
+                )
+                return JobToRun(location, repository, job, plan.execution_plan_snapshot)
     raise UsageError(
         f"no code location of the workspace has a job {job_name}",
         where="workspace.yaml",
@@ -193,32 +214,22 @@ def _find_job(workspace: Workspace, job_name: str) -> tuple[Any, Any, Any]:
     )
 
 
-def find_location(workspace: Workspace, job_name: str) -> tuple[str, str]:
-    """Names of the code location and repository that hold the job."""
-    location, repository, _ = _find_job(workspace, job_name)
-    return location.name, repository.name
-
-
 def create_planned_run(
     instance: dg.DagsterInstance,
     workspace: Workspace,
+    to_run: JobToRun,
     *,
-    job_name: str,
     run_id: str,
     tags: Mapping[str, str],
-) -> bool:
-    """Create and submit one run, as the sensor daemon does; False where it exists already.
+) -> None:
+    """Create and submit one run, as the sensor daemon does; one that exists stays as it is.
 
     The run's planned events are written here, one a key.
     """
-    location, repository, job = _find_job(workspace, job_name)
-    execution_plan = location.get_execution_plan(
-        job, {}, step_keys_to_execute=None, known_state=None, instance=instance
-    )
-    created = True
-    try:
+    job = to_run.job
+    with suppress(DagsterRunAlreadyExists):
         instance.create_run(
-            job_name=job_name,
+            job_name=job.name,
             run_id=run_id,
             run_config={},
             resolved_op_selection=None,
@@ -229,21 +240,17 @@ def create_planned_run(
             parent_run_id=None,
             tags={**(job.run_tags or {}), **tags},
             job_snapshot=job.job_snapshot,
-            execution_plan_snapshot=execution_plan.execution_plan_snapshot,
+            execution_plan_snapshot=to_run.execution_plan,
             parent_job_snapshot=job.parent_job_snapshot,
             remote_job_origin=job.get_remote_origin(),
             job_code_origin=job.get_python_origin(),
             asset_selection=None,
             asset_check_selection=None,
-            asset_graph=repository.asset_graph,
+            asset_graph=to_run.repository.asset_graph,
         )
-    except DagsterRunAlreadyExists:
-        created = False
     run = instance.get_run_by_id(run_id)
     if run is not None and run.status == dg.DagsterRunStatus.NOT_STARTED:
-        # A launcher that was killed between the two calls left it behind.
         instance.submit_run(run_id, workspace)
-    return created
 
 
 def add_backfill_row(

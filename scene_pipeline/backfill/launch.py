@@ -26,7 +26,7 @@ from scene_pipeline.backfill.dagster_internals import (
     Workspace,
     add_backfill_row,
     create_planned_run,
-    find_location,
+    load_job,
     plan_run_id,
 )
 from scene_pipeline.backfill.key_states import Site, asset_key_of, has_ended, read_key_states
@@ -49,6 +49,7 @@ __all__ = [
     "DEFAULT_PLACE",
     "LAUNCH_LEASE_S",
     "Place",
+    "adopt_plan",
     "find_created_runs",
     "heal_plans",
     "launch_claims",
@@ -171,11 +172,6 @@ def _store(
     return stored
 
 
-def run_tags(stored: StoredPlan, index: int) -> dict[str, str]:
-    """Tags of the plan's run ``index`` (from 1)."""
-    return {**stored.plan.runs[index - 1].tags, LAUNCH_TAG: stored.launch_id}
-
-
 def find_created_runs(instance: dg.DagsterInstance, plan: Plan) -> dict[int, dg.DagsterRun]:
     """The plan's runs that exist, by their index from 1."""
     runs = instance.get_runs(dg.RunsFilter(tags={BACKFILL_TAG: plan.plan_id}))
@@ -193,18 +189,18 @@ def submit_plan(
     total = len(plan.rectangles)
     claims = launch_claims(site, plan.asset, stored.launch_id)
     with claims.keep(planned.key for planned in plan.keys):
+        job = load_job(site.instance, workspace, plan.policy.job_name)
         for run in plan.runs:
             create_planned_run(
                 site.instance,
                 workspace,
-                job_name=plan.policy.job_name,
+                job,
                 run_id=plan_run_id(plan.plan_id, run.index),
                 tags={**run.tags, LAUNCH_TAG: stored.launch_id},
             )
             if advance is not None:
                 advance(run.index, f"of {total} runs created")
-        location, repository = find_location(workspace, plan.policy.job_name)
-        record_plan(site, stored, place=Place(location, repository))
+        record_plan(site, stored, place=Place(*job.place))
 
 
 def record_plan(
@@ -243,15 +239,29 @@ def release_launch(site: Site, plan: Plan, launch_id: str) -> None:
     launch_claims(site, plan.asset, launch_id).release(planned.key for planned in plan.keys)
 
 
+def adopt_plan(site: Site, stored: StoredPlan, *, launcher: Launcher) -> bool:
+    """Take over the plan of a command line that died on the way; False where it lives, or another
+    was first.
+
+    A run that it created and never queued goes: not every key may have its planned event, and
+    whoever looks would take such a key for missing.
+    """
+    dead = stored.launcher.kind == "cli" and stored.launcher.is_dead
+    if not dead or not take_over(site.engine, stored, launcher=launcher):
+        return False
+    # By their ids: on PostgreSQL a run may even lack its tags.
+    ids = [plan_run_id(stored.plan.plan_id, run.index) for run in stored.plan.runs]
+    unqueued = dg.RunsFilter(run_ids=ids, statuses=[dg.DagsterRunStatus.NOT_STARTED])
+    for run in site.instance.get_runs(unqueued):
+        site.instance.delete_run(run.run_id)
+    return True
+
+
 def heal_plans(site: Site, workspace: Workspace, *, launcher: Launcher) -> list[StoredPlan]:
     """Finish the launches of command lines that died on the way; returns their plans."""
     healed: list[StoredPlan] = []
     for stored in read_open_plans(site.engine, region=site.definition.region):
-        if (
-            stored.launcher.kind == "cli"
-            and stored.launcher.is_dead
-            and take_over(site.engine, stored, launcher=launcher)
-        ):
+        if adopt_plan(site, stored, launcher=launcher):
             submit_plan(site, workspace, stored)
             healed.append(stored)
     return healed

@@ -18,6 +18,7 @@ from scene_pipeline.backfill.audit import audit_backfills
 from scene_pipeline.backfill.key_states import Coverage, Site, read_coverage, read_key_states
 from scene_pipeline.backfill.launch import (
     Place,
+    adopt_plan,
     find_created_runs,
     new_launch_id,
     record_plan,
@@ -26,7 +27,7 @@ from scene_pipeline.backfill.launch import (
 )
 from scene_pipeline.backfill.local import end_dead_local_plans
 from scene_pipeline.backfill.plan import Plan
-from scene_pipeline.backfill.plan_store import Launcher, StoredPlan, read_open_plans, take_over
+from scene_pipeline.backfill.plan_store import Launcher, StoredPlan, read_open_plans
 from scene_pipeline.backfill.selection import LAUNCHABLE, Selection
 from scene_pipeline.backfill.states import KeyState, StateName
 from scene_pipeline.backfill.tags import FRONTIER_TAG, LAUNCH_TAG
@@ -181,9 +182,7 @@ def _finish_open_plans(site: Site, coverage: Coverage, *, place: Place) -> list[
     for stored in read_open_plans(site.engine, region=site.definition.region):
         if stored.launcher.kind == "local":
             continue
-        if stored.launcher.kind == "cli" and not (
-            stored.launcher.is_dead and take_over(site.engine, stored, launcher=SENSOR)
-        ):
+        if stored.launcher.kind == "cli" and not adopt_plan(site, stored, launcher=SENSOR):
             continue
         created = find_created_runs(site.instance, stored.plan)
         lacking = [run for run in stored.plan.runs if run.index not in created]
