@@ -20,6 +20,7 @@ import pytest
 from scene_pipeline.backfill.assets import FOOTPRINTS
 from scene_pipeline.backfill.audit import audit_backfills
 from scene_pipeline.backfill.selection import LAUNCHABLE, Selection
+from scene_pipeline.backfill.tags import RANGE_END_TAG, RANGE_START_TAG
 from scene_pipeline_tests.services.dagster_faults import BACKFILL_ID
 from scene_pipeline_tests.services.small_region import (
     START,
@@ -31,8 +32,7 @@ from scene_pipeline_tests.services.small_region import (
 
 _PLAIN = """\
 import dagster as dg
-from scene_pipeline.defs.partitions import ScenePartitions
-
+{imports}
 tiles = dg.StaticPartitionsDefinition([f"t{{number:02d}}" for number in range({tiles})])
 days = dg.DailyPartitionsDefinition("2024-06-01")
 
@@ -47,6 +47,16 @@ defs = dg.Definitions(
     assets=[made], jobs=[dg.define_asset_job("job", [made.key])], executor=dg.in_process_executor
 )
 """
+PLAIN, OURS = "dg.MultiPartitionsDefinition", "ScenePartitions"
+
+
+def write_plain(base: Path, tiles: int, kind: str = PLAIN) -> tuple[Path, list[str]]:
+    """A definitions file of ``tiles`` days and tiles, and its keys; `PLAIN` has no code of ours."""
+    ours = f"from scene_pipeline.defs.partitions import {kind}" if kind == OURS else ""
+    module = base / "plain.py"
+    module.write_text(_PLAIN.format(tiles=tiles, kind=kind, imports=ours))
+    days = [date(2024, 6, 1) + timedelta(days=number) for number in range(tiles)]
+    return module, [f"{day}|t{tile:02d}" for day in days for tile in range(tiles)]
 
 
 def drive(base: Path, module: Path, job: str, keys: Iterable[str], *options: str) -> str:
@@ -74,19 +84,35 @@ def made_by(base: Path) -> Counter[str]:
         return Counter(str(record.partition_key) for record in events)
 
 
-@pytest.mark.parametrize(
-    ("kind", "done"), [("dg.MultiPartitionsDefinition", 1), ("ScenePartitions", 9)]
-)
+@pytest.mark.parametrize(("kind", "done"), [(PLAIN, 1), (OURS, 9)])
 def test_the_tag_fault_and_its_cure(tmp_path: Path, kind: str, done: int) -> None:
     """Plain: 3 runs, 1 of 9 keys done three times, COMPLETED_SUCCESS. Ours: 9 of 9, once each."""
     make_instance(tmp_path).dispose()
-    module = tmp_path / "plain.py"
-    module.write_text(_PLAIN.format(tiles=3, kind=kind))
-    keys = [f"{date(2024, 6, 1) + timedelta(days=d)}|t{t:02d}" for d in range(3) for t in range(3)]
+    module, keys = write_plain(tmp_path, 3, kind)
     assert drive(tmp_path, module, "job", keys, "--execute") == "COMPLETED_SUCCESS"
     assert len(made_by(tmp_path)) == done
     if done == len(keys):
         assert made_by(tmp_path) == Counter(keys)
+
+
+def test_the_fifty_range_fault_on_a_plain_definition(tmp_path: Path) -> None:
+    """16 x 16 keys in batches of 4: dozens are in no run's range, COMPLETED_SUCCESS."""
+    make_instance(tmp_path).dispose()
+    module, keys = write_plain(tmp_path, 16)
+    assert drive(tmp_path, module, "job", keys) == "COMPLETED_SUCCESS"
+    with dg.DagsterInstance.from_config(str(tmp_path / "home")) as instance:
+        ranges = [
+            (run.tags[RANGE_START_TAG].split("|"), run.tags[RANGE_END_TAG].split("|"))
+            for run in instance.get_runs()
+        ]
+    covered = [
+        key
+        for key in keys
+        for start, end in ranges
+        if start[0] <= key.split("|")[0] <= end[0] and start[1] <= key.split("|")[1] <= end[1]
+    ]
+    assert len(covered) == len(set(covered)), "no key in two runs"
+    assert len(covered) < len(keys), "cured: every key is in a run"
 
 
 def test_the_fifty_range_fault_is_found_named_and_made_good(tmp_path: Path) -> None:
