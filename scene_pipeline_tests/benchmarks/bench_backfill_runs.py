@@ -133,7 +133,7 @@ def measure_ours(policy: PolicyName, runs: int) -> Measured:
             services.run_command(
                 "scene_pipeline", "backfill", "launch", "--asset", "scene_footprints",
                 "--policy", policy, "--to", str(region.end - timedelta(days=1)),
-                "--workspace", str(services.workspace),
+                "--workspace", str(services.workspace), "--no-wait",
             )  # fmt: skip
             measured = _measure(
                 services, dg.RunsFilter(tags={"scene_pipeline/policy": policy}), runs
