@@ -42,7 +42,7 @@ from scene_pipeline.ingest.sources.base import Declaration, Page
 from scene_pipeline.lake.segments import write_segment
 from scene_pipeline.scenes.item import scenes_to_table
 from scene_pipeline.state import tables as t
-from scene_pipeline.state.database import reading, transact
+from scene_pipeline.state.database import transact
 
 if TYPE_CHECKING:
     from scene_pipeline.lake.store import ObjectStore
@@ -85,18 +85,11 @@ def commit_page(
     the checkpoint or the grid has moved, and `SourceFaultError` where the page breaks the
     contract; nothing at all is written then.
     """
-    with reading(engine) as connection:
-        known = select_receipts(connection, stored.region, stored.stream, prepared)
-    news = [landing.scene for landing in find_news(prepared, known)]
-    table = scenes_to_table(news) if news else None
-    in_table = {scene.digest for scene in news}
 
     def work(connection: sa.Connection) -> Committed:
         lock_checkpoint(connection, stored)
         _require_routing(connection, stored, prepared)
         receipts = select_receipts(connection, stored.region, stored.stream, prepared)
-        if not in_table.issuperset(n.scene.digest for n in find_news(prepared, receipts)):
-            raise _lost(stored, "a rescan has buried one of the page's Items")
         moved = turn_page(
             current,
             page,
@@ -105,7 +98,8 @@ def commit_page(
             repeated=_is_visited(connection, current, page.next_token),
             now=now,
         )
-        segment = None if table is None else write_segment(store, stored.region, table)
+        news = [landing.scene for landing in find_news(prepared, receipts)]
+        segment = write_segment(store, stored.region, scenes_to_table(news)) if news else None
         counters = lock_region(
             connection, stored.region, arrivals=1, traversals=int(current.traversal is None)
         )

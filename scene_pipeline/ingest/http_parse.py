@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import orjson
 
 from scene_pipeline.errors import SettingsError
 
@@ -25,6 +26,10 @@ __all__ = [
 
 MAX_DEPTH = 64
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
+_NO_STRUCTURE = bytes(set(range(256)) - set(b'{}[]"'))
+# A whole number of more digits may not fit 64 bits, which is all that the fast parser keeps.
+_LONG_NUMBER = b"0" * 19
+_DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def parse_root(text: str) -> httpx.URL:
@@ -74,10 +79,16 @@ def excerpt(text: str) -> str:
 def parse_document(body: bytes) -> Any:
     """The JSON of a body; raises `ValueError` where it is none or nested too deep.
 
-    ``NaN`` and ``Infinity``, which are no JSON but are met, become null.
+    ``NaN`` and ``Infinity``, which are no JSON but are met, become null. Whole numbers of any
+    length and lone surrogates are read as they are.
     """
     if measure_depth(body) > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    if _LONG_NUMBER not in body.translate(_DIGITS_TO_ZERO):
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError:
+            pass  # what the standard library takes as well
     return json.loads(body, parse_constant=lambda _: None)
 
 
@@ -86,7 +97,8 @@ def measure_depth(body: bytes) -> int:
 
     Counted on the bytes, because a walk over the parsed document takes as long as its parsing.
     """
-    codes = np.frombuffer(_ESCAPE.sub(b"", body) if b"\\" in body else body, np.uint8)
+    text = _ESCAPE.sub(b"", body) if b"\\" in body else body
+    codes = np.frombuffer(text.translate(None, _NO_STRUCTURE), np.uint8)
     # Without escapes every second quote ends a string; the sum may wrap, its parity stays.
     outside = np.cumsum(codes == ord('"'), dtype=np.uint8) % 2 == 0
     folded = codes | 0x20  # "[" becomes "{" and "]" becomes "}"

@@ -1,7 +1,7 @@
 """One lane of one stream: plan, fetch, prepare, commit, until there is nothing left.
 
 Each step stands alone, so that a test can stop, repeat or interleave them in any order. The next
-page is fetched while this one is committed; promotion stays in order.
+page is fetched and prepared while this one is committed; promotion stays in order.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class _Coming:
-    """The page that is being fetched ahead, and the token that it answers."""
+    """The page that is being fetched and prepared ahead, and the token that it answers."""
 
     token: str
-    page: Future[Page]
+    page: Future[tuple[Page, PreparedPage]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +240,13 @@ class StreamIngester:
         coming: _Coming | None = None
         while (current := self.plan(stored, end)) is not None:
             try:
-                fetched = self._take(current, coming)
+                fetched, prepared = self._take(current, coming)
             except TokenExpiredError as error:
                 restarts += 1
                 if restarts > MAX_RESTARTS:
                     raise self._too_slow(error) from error
-                fetched = self.fetch(current.restarted())
+                fetched, prepared = self._take(current.restarted(), None)
             coming = self._look_ahead(fetched, ahead)
-            prepared = self.prepare(fetched)
             try:
                 committed = self.commit(stored, fetched, prepared)
             except CheckpointLostError:
@@ -273,18 +272,25 @@ class StreamIngester:
             return False
         return stored.reached >= target
 
-    def _take(self, current: Checkpoint, coming: _Coming | None) -> Fetched:
+    def _take(self, current: Checkpoint, coming: _Coming | None) -> tuple[Fetched, PreparedPage]:
         """The page at ``current``: the one fetched ahead, if it was asked for from here."""
         if coming is None or current.traversal is None or current.token != coming.token:
-            return self.fetch(current)
-        return Fetched(current, coming.page.result())
+            fetched = self.fetch(current)
+            return fetched, self.prepare(fetched)
+        page, prepared = coming.page.result()
+        return Fetched(current, page), prepared
 
     def _look_ahead(self, fetched: Fetched, ahead: ThreadPoolExecutor) -> _Coming | None:
         token = fetched.page.next_token
         if token is None:
             return None
         query = self._query(fetched.current)
-        return _Coming(token, ahead.submit(self._stream.source.fetch_page, query, token))
+
+        def work() -> tuple[Page, PreparedPage]:
+            page = self._stream.source.fetch_page(query, token)
+            return page, self.prepare(Fetched(fetched.current, page))
+
+        return _Coming(token, ahead.submit(work))
 
     def _query(self, current: Checkpoint) -> Query:
         window = current.window

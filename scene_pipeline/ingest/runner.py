@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING
@@ -69,11 +71,33 @@ def run_ingest(
     chosen = _choose(settings, streams)
     engine = open_state(settings.state_engine_url)
     try:
-        return _run(
-            settings, engine, chosen=chosen, lane=lane, progress=progress, until=until, clock=clock
-        )
+        with _rare_collections():
+            return _run(
+                settings,
+                engine,
+                chosen=chosen,
+                lane=lane,
+                progress=progress,
+                until=until,
+                clock=clock,
+            )
     finally:
         engine.dispose()
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Let Python look for reference cycles once in some pages.
+
+    A page is a hundred thousand containers without a cycle: looking through them at every 700th,
+    and through all modules now and then, takes as long as parsing them.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(200_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def _run(

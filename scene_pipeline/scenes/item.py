@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import shapely
 
@@ -148,27 +149,32 @@ def parse_and_repair(
 
 def scenes_to_table(scenes: Sequence[Scene]) -> pa.Table:
     """The scenes as a table in `RAW_COLUMNS`, sorted by (acq_date, collection, item_id)."""
-    ordered = sorted(scenes, key=lambda scene: (scene.acq_date, scene.collection, scene.item_id))
+    if not scenes:
+        return arrow_schema(RAW_COLUMNS).empty_table()
+    ordered = sorted(scenes, key=attrgetter("acq_date", "collection", "item_id"))
+    columns = zip(*map(attrgetter(*(c.name for c in RAW_COLUMNS)), ordered), strict=True)
     arrays = [
-        pa.array(
-            shapely.to_wkb([scene.geometry for scene in ordered])
-            if column.name == "geometry"
-            else [getattr(scene, column.name) for scene in ordered],
-            type=column.type,
-        )
-        for column in RAW_COLUMNS
+        pa.array(shapely.to_wkb(values) if column.name == "geometry" else values, column.type)
+        for column, values in zip(RAW_COLUMNS, columns, strict=True)
     ]
     return pa.Table.from_arrays(arrays, schema=arrow_schema(RAW_COLUMNS))
 
 
 def _parse_geometries(items: Sequence[Mapping[str, Any]]) -> list[Any]:
     """One shapely geometry, or the rejection, for each Item."""
-    texts = [json.dumps(item.get("geometry")) for item in items]
+    texts = [_dump_geometry(item.get("geometry")) for item in items]
     shapes = shapely.from_geojson(texts, on_invalid="ignore")
     return [
         shape if shape is not None else _reject_geometry(item)
         for item, shape in zip(items, shapes, strict=True)
     ]
+
+
+def _dump_geometry(geometry: Any) -> bytes:
+    try:
+        return orjson.dumps(geometry, option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError:
+        return b""  # no GeoJSON holds a number beyond 64 bits
 
 
 def _reject_geometry(item: Mapping[str, Any]) -> SceneRejectedError:

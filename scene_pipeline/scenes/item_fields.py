@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+import orjson
+
 from scene_pipeline.errors import SceneRejectedError
 from scene_pipeline.scenes.footprint import FootprintFault
 
@@ -59,7 +61,7 @@ _INSTANTS: dict[str, str] = {
 
 def parse_fields(item: Any, default_collection: str) -> dict[str, Any]:
     """Every field of `item.Scene` but the geometry; raises `SceneRejectedError`."""
-    if not isinstance(item, Mapping) or not isinstance(item.get("properties"), Mapping):
+    if not isinstance(item, dict) or not isinstance(item.get("properties"), dict):
         raise reject_item("not an Item", "an Item is a JSON object that has properties", item)
     properties = dict(item["properties"])
     item_id = item.get("id")
@@ -88,21 +90,30 @@ def parse_fields(item: Any, default_collection: str) -> dict[str, Any]:
 
 def reject_item(reason: Rejection, text: str, item: Any) -> SceneRejectedError:
     """The error to raise for an Item that cannot become a scene."""
-    name = item.get("id") if isinstance(item, Mapping) else None
+    name = item.get("id") if isinstance(item, dict) else None
     return SceneRejectedError(text, reason=reason, where=f"Item {name!r}")
 
 
 def _dump(value: Any, item: Any) -> str:
-    """Canonical JSON that every store takes: no NaN, no NUL, no lone surrogate."""
+    """Canonical JSON that every store takes: keys sorted, no NaN, no NUL, no lone surrogate."""
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONEncodeError:
+        text = _dump_odd(value, item)
+    if "\\u0000" in text and any("\0" in part for part in _iter_texts(value)):
+        raise reject_item("text not storable", "a NUL character, which databases refuse", item)
+    return text
+
+
+def _dump_odd(value: Any, item: Any) -> str:
+    """The same, of whole numbers beyond 64 bits; says what else cannot be stored."""
     try:
         text = json.dumps(
             value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
         )
         text.encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise reject_item("text not storable", f"not storable as JSON: {error}", item) from None
-    if "\\u0000" in text and any("\0" in part for part in _iter_texts(value)):
-        raise reject_item("text not storable", "a NUL character, which databases refuse", item)
     return text
 
 
@@ -110,7 +121,7 @@ def _iter_texts(value: Any) -> Iterator[str]:
     """Every string of a JSON value, keys included."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
+    elif isinstance(value, dict):
         for name, part in value.items():
             yield name
             yield from _iter_texts(part)
@@ -148,13 +159,20 @@ def _take_instant(properties: dict[str, Any], name: str, item: Any) -> datetime 
         raise reject_item("time unparsable", f"{name} is {value!r}", item) from None
 
 
+_ABSENT = object()
+
+
 def _take(properties: dict[str, Any], names: tuple[str, ...]) -> tuple[str, Any]:
     """The first of ``names`` that is set leaves ``properties``, nulls too; the others stay."""
     for name in names:
-        if name in properties and properties[name] is None:
-            del properties[name]
-    found = next((name for name in names if name in properties), names[0])
-    return found, properties.pop(found, None)
+        if (value := properties.pop(name, None)) is not None:
+            break
+    else:
+        return names[0], None
+    for other in names:
+        if properties.get(other, _ABSENT) is None:
+            del properties[other]
+    return name, value
 
 
 def _take_text(properties: dict[str, Any], names: tuple[str, ...], item: Any) -> str | None:
@@ -204,9 +222,9 @@ def _find_grid_code(properties: Mapping[str, Any]) -> str | None:
 def _find_self_href(item: Mapping[str, Any]) -> str | None:
     links = item.get("links")
     # STAC 0.4 to 0.5 kept links as an object by relation.
-    entries = links.values() if isinstance(links, Mapping) else links
+    entries = links.values() if isinstance(links, dict) else links
     for link in entries if isinstance(entries, Iterable) else ():
-        if isinstance(link, Mapping) and link.get("rel") == "self":
+        if isinstance(link, dict) and link.get("rel") == "self":
             href = link.get("href")
             return href if isinstance(href, str) else None
     return None
@@ -214,10 +232,10 @@ def _find_self_href(item: Mapping[str, Any]) -> str | None:
 
 def _find_asset_hrefs(item: Mapping[str, Any]) -> dict[str, str]:
     assets = item.get("assets")
-    if not isinstance(assets, Mapping):
+    if not isinstance(assets, dict):
         return {}
     return {
         name: asset["href"]
         for name, asset in assets.items()
-        if isinstance(asset, Mapping) and isinstance(asset.get("href"), str)
+        if isinstance(asset, dict) and isinstance(asset.get("href"), str)
     }

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 
 __all__ = ["Ranked", "VersionRank", "choose_winner", "twin_key", "version_rank"]
@@ -46,9 +47,7 @@ def version_rank(scene: Ranked, arrival: int) -> VersionRank:
 
     ``arrival`` is any counter that grows; it breaks ties, so that equal Items keep the later one.
     """
-    return VersionRank(
-        scene.updated_at or scene.created_at or _NEVER, _parse_baseline(scene), arrival
-    )
+    return VersionRank(_published_at(scene), _parse_baseline(scene.processing_baseline), arrival)
 
 
 def twin_key(scene: Ranked) -> tuple[str, str, str, datetime] | None:
@@ -65,12 +64,17 @@ def twin_key(scene: Ranked) -> tuple[str, str, str, datetime] | None:
 def choose_winner(twins: Iterable[tuple[Ranked, int]]) -> int:
     """Position of the twin that wins: newest baseline, then processing time, then arrival."""
     ranks = [
-        (_parse_baseline(scene), version_rank(scene, arrival).published_at, arrival)
+        (_parse_baseline(scene.processing_baseline), _published_at(scene), arrival)
         for scene, arrival in twins
     ]
     return max(range(len(ranks)), key=ranks.__getitem__)
 
 
-def _parse_baseline(scene: Ranked) -> tuple[int, ...]:
+def _published_at(scene: Ranked) -> datetime:
+    return scene.updated_at or scene.created_at or _NEVER
+
+
+@lru_cache(maxsize=1024)
+def _parse_baseline(text: str | None) -> tuple[int, ...]:
     """``05.10`` to (5, 10): as text, 10.00 would sort below 9.00."""
-    return tuple(int(part) for part in re.findall(r"\d+", scene.processing_baseline or ""))
+    return tuple(int(part) for part in re.findall(r"\d+", text or ""))

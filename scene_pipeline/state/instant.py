@@ -30,7 +30,7 @@ class Instant(sa.TypeDecorator[datetime]):
             raise ValueError(f"naive datetime {value!r}: instants are aware UTC")
         value = value.astimezone(UTC)
         if dialect.name == "sqlite":
-            return f"{value.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+            return f"{value.isoformat(timespec='microseconds')[:26]}Z"
         return value
 
     def process_result_value(self, value: Any, dialect: Any) -> datetime | None:

@@ -493,3 +493,8 @@ def test_area_across_the_antimeridian_is_asked_for_in_two_parts(
         assert asked["bbox"] == "6.0,45.0,12.0,48.0"
     else:
         assert json.loads(asked.get("intersects", "null")) == expected.get("intersects")
+
+
+def test_whole_numbers_of_any_length_come_in_whole() -> None:
+    body = b'{"type":"FeatureCollection","features":[{"id":"a","x":12345678901234567890123}]}'
+    assert fetch_from(lambda _: Answer(body)).items[0]["x"] == 12345678901234567890123
