@@ -189,7 +189,7 @@ class Caps(_Section):
     http_deadline_s: float = Field(default=300, gt=0, description="bounded wait for a provider")
     workers: int = Field(default=2, ge=1, description="threads or processes inside one run")
     parallelism: Literal["serial", "threads", "processes"] = Field(
-        default="serial", description="threads: one ingest reads its streams side by side"
+        default="serial", description="of the keys of a run, and (threads) of an ingest's streams"
     )
 
 

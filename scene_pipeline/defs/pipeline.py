@@ -63,7 +63,9 @@ class Pipeline:
         """GeoParquet partitions of the region."""
         from scene_pipeline.lake.partitions import PartitionLake
 
-        return PartitionLake(self.store, self.region)
+        caps = self.settings.caps
+        threads = 1 if caps.parallelism == "serial" else caps.workers
+        return PartitionLake(self.store, self.region, threads=threads)
 
     @cached_property
     def state(self) -> sa.Engine:
