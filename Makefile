@@ -6,7 +6,7 @@ UV := $(shell command -v uv 2>/dev/null)
 PYTEST := SCENE_PIPELINE_REQUIRE_SERVICES=1 $(BIN)/pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test test-embedded test-full bench lint lock docs screenshots wheel clean
+.PHONY: help audit demo dev test test-embedded test-full bench lint lock docs screenshots stack wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,10 @@ demo: $(VENV)/.run ## simulated scenes to GeoParquet, a table and a map, in abou
 dev: $(VENV)/.run ## the Dagster UI, daemon and sensor on http://127.0.0.1:3000
 	@$(BIN)/scene-pipeline dev
 
+stack: $(VENV)/.dev ## the services of infra/compose.yaml as processes, on http://127.0.0.1:8080
+	@sh infra/install-services.sh
+	@$(BIN)/python infra/stack.py
+
 test: $(VENV)/.dev ## every test, on a real PostGIS, STAC server, S3 server, daemon and browser
 	@sh infra/install-services.sh
 	@$(PYTEST) -m "not full"
@@ -64,6 +68,13 @@ lint: $(VENV)/.dev ## ruff (format and rules) and mypy --strict
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
+
+audit: $(VENV)/.dev ## whether the installed packages fit each other (see docs/security.md)
+ifdef UV
+	@$(UV) pip check --quiet --python $(BIN)/python
+else
+	@$(BIN)/python -m pip check
+endif
 
 COMPILE = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
   --no-strip-extras --no-emit-index-url --no-header pyproject.toml

@@ -117,11 +117,11 @@ class DagsterServices:
 
         wait_until(beats, "the daemon's start")
 
-    def start_webserver(self) -> None:
+    def start_webserver(self, *options: str) -> None:
         """GraphQL and the UI on loopback."""
         self._start(
             "webserver", "dagster_webserver", "-w", str(self.workspace), "-h", "127.0.0.1",
-            "-p", str(self.port),
+            "-p", str(self.port), *options,
         )  # fmt: skip
 
         def answers() -> bool:
