@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what the tests run for real and this machine lacks: PostgreSQL with PostGIS, Chromium.
+# Installs what the tests run for real and this machine lacks: PostgreSQL with PostGIS, Chromium,
+# nginx, Redis.
 set -eu
 
 missing=""
@@ -7,6 +8,8 @@ ls /usr/share/postgresql/*/extension/postgis.control >/dev/null 2>&1 ||
   missing="postgresql postgresql-postgis"
 command -v chromium >/dev/null 2>&1 && command -v chromedriver >/dev/null 2>&1 ||
   missing="$missing chromium chromium-driver"
+command -v nginx >/dev/null 2>&1 || [ -x /usr/sbin/nginx ] || missing="$missing nginx-light"
+command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" -eq 0 ]; then

@@ -167,6 +167,9 @@ class PolicySettings(_Section):
     single_run_max_keys: int = Field(
         default=1000, ge=1, le=10_000, description="keys that one run takes at the most"
     )
+    resources: dict[PolicyName, dict[Literal["cpu", "memory"], str]] = Field(
+        default_factory=dict, description="of a run on Kubernetes, by policy, such as memory 4Gi"
+    )
 
 
 class RetrySettings(_Section):
@@ -269,9 +272,7 @@ class Settings(BaseSettings):
         description="Dagster's own folder; defaults to DAGSTER_HOME where that is set",
     )
     maps: bool = Field(True, description="a map in each partition's metadata, 3 to 12 kB an event")
-    owners: tuple[str, ...] = Field(
-        default=("team:earth-observation",), description="shown on every asset: team:… or an email"
-    )
+    owners: tuple[str, ...] = Field(("team:earth-observation",), description="team:… or an email")
     streams: tuple[StreamSettings, ...] = Field(
         default_factory=_demo_streams, description="what the frontier waits for"
     )

@@ -75,7 +75,11 @@ def _build(settings: Settings) -> dg.Definitions:
     frontier = build_frontier(pipeline)
     footprint_checks = build_footprint_checks(pipeline)
     table_check = build_table_check(pipeline)
-    policy_jobs = build_policy_jobs(footprints, footprint_checks, policies, resources=resources)
+    policy_jobs = build_policy_jobs(
+        *(footprints, footprint_checks, policies),
+        resources=resources,
+        sizes=settings.policies.resources,
+    )
     plain_jobs = build_plain_jobs(frontier, table, coverage)
     batch = policies["batched"].max_keys
     return dg.Definitions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
@@ -13,6 +14,7 @@ from scene_pipeline.settings import PolicyName
 
 __all__ = ["build_daily_job", "build_plain_jobs", "build_policy_jobs"]
 
+K8S_TAG = "dagster-k8s/config"
 _DESCRIPTIONS: dict[PolicyName, str] = {
     "per_partition": "`scene_footprints`, one partition a run: for sources that fail often. Each "
     "run also runs the asset's checks on its partition.",
@@ -28,8 +30,9 @@ def build_policy_jobs(
     policies: Mapping[PolicyName, Policy],
     *,
     resources: dict[str, Any],
+    sizes: Mapping[PolicyName, Mapping[Any, str]] = MappingProxyType({}),
 ) -> list[dg.JobDefinition]:
-    """``scene_footprints`` under each policy."""
+    """``scene_footprints`` under each policy; ``sizes`` is what its runs ask Kubernetes for."""
     return [
         _resolve_apart(
             [under_policy(footprints, policy.max_keys)],
@@ -37,11 +40,19 @@ def build_policy_jobs(
             [checks] if policy.max_keys == 1 else [],
             resources,
             name=policy.job_name,
-            tags={"scene_pipeline/policy": policy.name},
+            tags={"scene_pipeline/policy": policy.name, **_size_tags(sizes.get(policy.name))},
             description=_DESCRIPTIONS[policy.name].format(max_keys=policy.max_keys),
         )
         for policy in policies.values()
     ]
+
+
+def _size_tags(size: Mapping[Any, str] | None) -> dict[str, Any]:
+    """dagster-k8s reads the tag when it makes a run's pod; nothing else does."""
+    if not size:
+        return {}
+    limits = {"limits": {"memory": size["memory"]}} if "memory" in size else {}
+    return {K8S_TAG: {"container_config": {"resources": {"requests": dict(size), **limits}}}}
 
 
 def build_daily_job(
