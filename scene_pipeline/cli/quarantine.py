@@ -143,6 +143,7 @@ def retry(console: Console, *, stream: str | None, reason: str | None, item_id: 
         stream=stream,
         reason=reason,
         item_id=item_id,
+        max_area_km2={each.name: each.max_footprint_km2 for each in pipeline.settings.streams},
     )
     console.result(
         {"landed": landed, "still_unusable": left},

@@ -33,6 +33,7 @@ from scene_pipeline.ingest.pager import plan_window
 from scene_pipeline.ingest.pages import PreparedPage, prepare_page
 from scene_pipeline.ingest.region import Region
 from scene_pipeline.ingest.sources.base import Area, Page, Query, Source
+from scene_pipeline.scenes.item import HALF_EARTH_KM2
 
 __all__ = ["Fetched", "IngestProgress", "LaneReport", "OpenStream", "StreamIngester"]
 
@@ -54,6 +55,7 @@ class OpenStream:
     window: timedelta = timedelta(days=31)
     rescan: timedelta = timedelta(days=30)
     hold: bool = False
+    max_area_km2: float = HALF_EARTH_KM2
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,7 @@ class StreamIngester:
             routing=self._region.routing,
             collection=self._stream.collection,
             now=self._region.clock(),
+            max_area_km2=self._stream.max_area_km2,
         )
 
     def commit(self, stored: Checkpoint, fetched: Fetched, prepared: PreparedPage) -> Committed:

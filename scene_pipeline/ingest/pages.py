@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from scene_pipeline.errors import DataError
 from scene_pipeline.ingest.pager import ItemId
-from scene_pipeline.scenes.item import Scene, parse_and_repair
+from scene_pipeline.scenes.item import HALF_EARTH_KM2, Scene, parse_and_repair
 from scene_pipeline.scenes.precedence import twin_key
 
 if TYPE_CHECKING:
@@ -81,12 +81,14 @@ def prepare_page(
     routing: int,
     collection: str,
     now: datetime,
+    max_area_km2: float = HALF_EARTH_KM2,
 ) -> PreparedPage:
     """Parse, repair and place a page's members; one version served twice counts once.
 
-    ``collection`` serves Items that name none. ``now`` tells a scene of the future.
+    ``collection`` serves Items that name none. ``now`` tells a scene of the future, and
+    ``max_area_km2`` a footprint that cannot be the Collection's.
     """
-    parsed = parse_and_repair(items, default_collection=collection)
+    parsed = parse_and_repair(items, default_collection=collection, max_area_km2=max_area_km2)
     if len(parsed.scenes) + len(parsed.rejected) != len(items):
         raise DataError(
             f"{len(items)} Items came to {len(parsed.scenes)} scenes and "

@@ -15,7 +15,7 @@ from scene_pipeline.ingest.pages import PreparedPage, prepare_page
 from scene_pipeline.ingest.region import Region, write_segment_row
 from scene_pipeline.ingest.registry import lock_region
 from scene_pipeline.lake.segments import write_segment
-from scene_pipeline.scenes.item import scenes_to_table
+from scene_pipeline.scenes.item import HALF_EARTH_KM2, scenes_to_table
 from scene_pipeline.state import tables as t
 from scene_pipeline.state.database import reading, transact
 
@@ -108,8 +108,13 @@ def retry_quarantine(
     stream: str | None = None,
     reason: str | None = None,
     item_id: str | None = None,
+    max_area_km2: Mapping[str, float] | None = None,
 ) -> tuple[int, int]:
-    """Parse these Items again: (how many landed or are outside, how many are still unusable)."""
+    """Parse these Items again: (how many landed or are outside, how many are still unusable).
+
+    ``max_area_km2``: the bound of footprints by stream.
+    """
+    bounds = max_area_km2 or {}
     name = region.definition.region
     waiting = list_quarantine(
         region.engine, name, stream=stream, reason=reason, item_id=item_id, limit=100_000
@@ -123,6 +128,7 @@ def retry_quarantine(
             routing=region.routing,
             collection=each.collection,
             now=region.clock(),
+            max_area_km2=bounds.get(each.stream, HALF_EARTH_KM2),
         )
         if prepared.landings:
             _land(region, each, prepared)

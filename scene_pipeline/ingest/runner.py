@@ -170,6 +170,7 @@ def _open_streams(
                 window=timedelta(days=36_500 if stream.path else stream.window_days),
                 rescan=timedelta(days=stream.rescan_days),
                 hold=stream.on_unusable == "hold",
+                max_area_km2=stream.max_footprint_km2,
             )
         except ScenePipelineError as error:
             failed[stream.name] = error

@@ -395,6 +395,21 @@ def test_a_held_item_holds_until_an_operator_decides(lone_world: World) -> None:
     assert (report.state, report.bound) == ("active", Bound(world.now - LAG))
 
 
+def test_the_bound_of_footprints_is_the_streams_own(lone_world: World) -> None:
+    world = lone_world
+    provider = add(world)
+    publish(provider, "wide", HOUR, place="west")  # about 1,370 km²
+    world.now_s = 6 * HOUR
+    stream = OpenStream(
+        name="a", collection=COLLECTION, source=provider, scope=world.scope("a"),
+        max_area_km2=1000,
+    )  # fmt: skip
+    report = StreamIngester(world.region, stream).run(world.now)
+    assert report.quarantined == (("area over bound", 1),)
+    assert retry_quarantine(world.region, max_area_km2={"a": 1000}) == (0, 1)
+    assert retry_quarantine(world.region, max_area_km2={"a": 2000}) == (1, 0)
+
+
 def test_removed_raw_is_refused_by_name(world: World) -> None:
     provider = covered_world(world)
     publish(provider, "kept", DAY + HOUR)
