@@ -80,8 +80,8 @@ def repair_footprints(geometries: Any, *, max_area_km2: float | None = None) -> 
 def repair_and_project(geometries: Any) -> Repaired:
     """`repair_footprints`, then `project_footprints`, at a third of their cost.
 
-    Nine footprints in ten are convex polygons within the grid's square: nothing can be wrong with
-    them, so they are projected in one go and only the others take the long way.
+    Nine footprints in ten are polygons within the grid's square that are convex when projected:
+    nothing can be wrong with them, so only the others take the long way.
     """
     shapes = np.array(geometries, dtype=object)
     plain = (shapely.get_type_id(shapes) == POLYGON) & ~shapely.has_z(shapes)
@@ -90,11 +90,10 @@ def repair_and_project(geometries: Any) -> Repaired:
     plain &= ((bounds[:, :2] >= np.negative(square)) & (bounds[:, 2:] <= square)).all(axis=1)
     plain &= bounds[:, 2] - bounds[:, 0] <= 180
 
-    lonlat, owner = shapely.get_coordinates(shapes[plain], return_index=True)
-    convex = are_convex(lonlat, owner, int(np.count_nonzero(plain)))[owner]
     plain = np.flatnonzero(plain)
+    lonlat, owner = shapely.get_coordinates(shapes[plain], return_index=True)
     projected = np.full(len(shapes), None, dtype=object)
-    done, projected[plain] = _project_convex(lonlat[convex], owner[convex], len(plain))
+    done, projected[plain] = _project_convex(lonlat, owner, len(plain))
     rest = np.setdiff1d(np.arange(len(shapes)), plain[done], assume_unique=True)
     mended = _repair(shapes[rest], None)
     projected[rest] = project_footprints(mended.geometry)

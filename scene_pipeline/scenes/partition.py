@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -25,10 +24,9 @@ from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.scenes.mercator import ground_area_m2
 from scene_pipeline.scenes.schema import BBOX, GEOMETRY, SCENE_COLUMNS, arrow_schema
 
-__all__ = ["BuiltPartition", "MapFunction", "build_bbox", "build_partition", "empty_partition"]
+__all__ = ["BuiltPartition", "build_bbox", "build_partition", "empty_partition"]
 
 
-MapFunction = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 Bounds = tuple[float, float, float, float]
 _CHUNK_ROWS = 8192
 
@@ -60,22 +58,18 @@ def build_partition(
     grid: TileGrid,
     region: str,
     raw_seq: int,
-    mapping: MapFunction = map,
 ) -> BuiltPartition:
     """Repair, project and cut the scenes of one key.
 
     ``raw`` has `RAW_COLUMNS` (``item`` and ``digest`` may be missing), each Item once. Raises
     `DataError` that names key and Item where a landed scene cannot be treated: another day, an
     Item twice, or a footprint that ingest would have refused.
-
-    ``mapping`` is `map` or an executor's: chunks of footprints go through it, so that processes
-    share a large partition. The result does not depend on it.
     """
     if raw.num_rows == 0:
         return empty_partition()
     _check_scenes(raw, key)
     tile = grid.bounds(key.tile)
-    pieces = _make_pieces(raw, tile, mapping)
+    pieces = _make_pieces(raw, tile)
     for row, reason in enumerate(pieces.reasons):
         if reason is not None:
             raise _fault(raw, row, key, f"its footprint cannot be used: {reason}")
@@ -127,14 +121,14 @@ def _cut_chunk(wkb: Any, tile: Bounds) -> _Pieces:
     return _Pieces(shapely.to_wkb(pieces), bounds, shares, repaired.repairs, repaired.reasons)
 
 
-def _make_pieces(raw: pa.Table, tile: Bounds, mapping: MapFunction) -> _Pieces:
+def _make_pieces(raw: pa.Table, tile: Bounds) -> _Pieces:
     """Some thousand scenes at a time: geometries take ten times the memory of their WKB."""
     column = raw["geometry"]
     chunks = (
         column.slice(first, _CHUNK_ROWS).to_numpy(zero_copy_only=False)
         for first in range(0, len(column), _CHUNK_ROWS)
     )
-    parts = list(mapping(partial(_cut_chunk, tile=tile), chunks))
+    parts = [_cut_chunk(chunk, tile) for chunk in chunks]
     return _Pieces(
         wkb=np.concatenate([part.wkb for part in parts]),
         bounds=np.concatenate([part.bounds for part in parts]),

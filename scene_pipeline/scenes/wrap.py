@@ -44,13 +44,13 @@ def wrap_polygons(shapes: Any) -> tuple[Any, list[tuple[WrapRepair, ...]]]:
         repairs[index].update(dict.fromkeys(names))
     result = np.array(shapes, dtype=object)
     first = np.searchsorted(owner, np.arange(len(shapes) + 1))
-    for index, found in enumerate(repairs):
-        if found:
-            pieces = wrapped[first[index] : first[index + 1]]
-            alone = len(pieces) == 1
-            whole = pieces[0] if alone else keep_polygons(shapely.union_all(pieces))
-            # Unrolling adds and takes whole turns, which rounds the last digit at the edge.
-            result[index] = shapely.transform(whole, _clamp)
+    changed = [index for index, found in enumerate(repairs) if found]
+    for index in changed:
+        pieces = wrapped[first[index] : first[index + 1]]
+        alone = len(pieces) == 1
+        result[index] = pieces[0] if alone else keep_polygons(shapely.union_all(pieces))
+    # Unrolling adds and takes whole turns, which rounds the last digit at the edge.
+    result[changed] = shapely.transform(result[changed], _clamp)
     return result, [tuple(found) for found in repairs]
 
 

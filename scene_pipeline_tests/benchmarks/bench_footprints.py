@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import geopandas as gpd
 import numpy as np
-import pyarrow as pa
 import shapely
 
 from scene_pipeline.scenes.footprint import repair_and_project
-from scene_pipeline.scenes.grid import WebMercatorGrid
-from scene_pipeline.scenes.item import scenes_to_table
-from scene_pipeline.scenes.partition import build_partition
 from scene_pipeline_tests.benchmarks.harness import Result, benchmark, compare
-from scene_pipeline_tests.services.items import make_scene
-from scene_pipeline_tests.services.scene_rows import REGION, key_of
 
 
 def make_footprints(count: int, *, area: tuple[float, float, float, float]) -> Any:
@@ -58,27 +50,3 @@ def measure_footprints() -> Result:
 
     assert all(reason is None for reason in repair_and_project(shapes).reasons)
     return compare(lambda: repair_and_project(shapes), naive, rounds=15, target=0.65)
-
-
-@benchmark("partition_100k_processes_vs_serial")
-def measure_processes() -> Result:
-    """One large partition, its chunks through two processes against one."""
-    count = 100_000
-    shapes = make_footprints(count, area=(5.0, 44.5, 8.0, 46.9))
-    shapes[199::200] = shapes[0]  # all in the tile
-    one = scenes_to_table([make_scene()]).drop_columns(["item", "digest"])
-    raw = one.take(np.zeros(count, dtype=int))
-    for name, column in {
-        "item_id": pa.array([f"scene-{number:06d}" for number in range(count)]),
-        "geometry": pa.array(shapely.to_wkb(shapes), pa.binary()),
-    }.items():
-        raw = raw.set_column(raw.column_names.index(name), raw.schema.field(name), column)
-    grid = WebMercatorGrid(7, (5.7, 45.0, 11.2, 48.0))
-
-    def build(mapping: Any) -> Any:
-        return build_partition(
-            raw, key=key_of(), grid=grid, region=REGION, raw_seq=1, mapping=mapping
-        )
-
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return compare(lambda: build(pool.map), lambda: build(map), rounds=3)

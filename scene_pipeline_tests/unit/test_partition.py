@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -158,16 +156,13 @@ def test_pieces_of_all_tiles_make_up_the_scene() -> None:
     assert shapely.union_all(pieces).equals(shapely.box(west, south, east, north))
 
 
-def test_threads_and_processes_give_equal_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scene_pipeline.scenes.partition._CHUNK_ROWS", 7)
+def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     rings = [make_ring(6 + x / 20, 45.2, 6.3 + x / 20, 46.9) for x in range(40)]
     raw = raw_of(*rings, OUTSIDE, [[6, 45.5], [7, 46.5], [7, 45.5], [6, 46.5], [6, 45.5]])
-    serial = build(raw)
-    spawn = multiprocessing.get_context("spawn")
-    with ThreadPoolExecutor(3) as threads, ProcessPoolExecutor(2, mp_context=spawn) as processes:
-        for pool in (threads, processes):
-            parallel = build(raw, mapping=pool.map)
-            assert parallel.rows.equals(serial.rows)
-            assert (parallel.counts, parallel.bounds) == (serial.counts, serial.bounds)
-            with pytest.raises(DataError, match="scene-0 cannot be treated"):
-                build(_unusable(raw), mapping=pool.map)
+    whole = build(raw)
+    monkeypatch.setattr("scene_pipeline.scenes.partition._CHUNK_ROWS", 7)
+    chunked = build(raw)
+    assert chunked.rows.equals(whole.rows)
+    assert (chunked.counts, chunked.bounds) == (whole.counts, whole.bounds)
+    with pytest.raises(DataError, match="scene-0 cannot be treated"):
+        build(_unusable(raw))
