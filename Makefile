@@ -6,7 +6,7 @@ UV := $(shell command -v uv 2>/dev/null)
 PYTEST := SCENE_PIPELINE_REQUIRE_SERVICES=1 $(BIN)/pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help audit demo dev test test-embedded test-full bench lint lock docs screenshots stack wheel clean
+.PHONY: help audit coverage demo dev test test-embedded test-full bench lint lock docs screenshots stack wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,9 +56,15 @@ test: $(VENV)/.dev ## every test, on a real PostGIS, STAC server, S3 server, dae
 test-embedded: $(VENV)/.dev ## what needs no installed service
 	@$(BIN)/pytest -n 2 --dist loadfile -m "not full and not postgres and not stac and not browser"
 
-test-full: $(VENV)/.dev ## the long variants too
+test-full: $(VENV)/.dev ## the long variants too, then lower bounds, newest versions, other Pythons
 	@sh infra/install-services.sh
 	@HYPOTHESIS_PROFILE=full $(PYTEST)
+	@for variant in lowest newest 3.12 3.13; do sh infra/matrix.sh $$variant || exit 1; done
+
+coverage: $(VENV)/.dev ## branches of the pure core that no unit test takes
+	@$(BIN)/coverage run --branch -m pytest -q -n 0 scene_pipeline_tests/unit \
+	  scene_pipeline_tests/property scene_pipeline_tests/golden -m "not full and not postgres"
+	@$(BIN)/coverage report --show-missing --skip-covered
 
 bench: $(VENV)/.dev ## ratios, measured side by side, to bench.json (ONLY=name for one)
 	@sh infra/install-services.sh

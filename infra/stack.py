@@ -135,8 +135,7 @@ class Stack:
     def start(self) -> None:
         """Start every service when what it depends on is healthy, as the compose file says."""
         self.secrets.mkdir(parents=True, exist_ok=True)
-        self.home.mkdir(exist_ok=True)
-        shutil.copy(HERE / "dagster.production.yaml", self.home / "dagster.yaml")
+        self.write_instance(self.home)
         if not self.settings_file.exists():
             shutil.copy(HERE / "server.toml", self.settings_file)
         for name, service in self.services.items():
@@ -151,6 +150,11 @@ class Stack:
                 self._spawn(name, self.command(*service["command"]))
         for name in self.services:
             self._wait_for(name)
+
+    def write_instance(self, home: Path) -> None:
+        """Dagster's instance file, into a machine's own home."""
+        home.mkdir(parents=True, exist_ok=True)
+        shutil.copy(HERE / "dagster.production.yaml", home / "dagster.yaml")
 
     def _start_postgres(self) -> None:
         from scene_pipeline_tests.services.postgres import run_cluster

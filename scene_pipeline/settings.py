@@ -295,7 +295,8 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         del dotenv_settings, file_secret_settings
-        toml = TomlConfigSettingsSource(settings_cls, toml_file=find_config())
+        named = getattr(init_settings, "init_kwargs", {}).pop("config", None)
+        toml = TomlConfigSettingsSource(settings_cls, toml_file=named or find_config())
         return init_settings, env_settings, toml
 
     @field_validator("state_url", "warehouse_url", "warehouse_reader_url")
@@ -373,7 +374,7 @@ def find_config() -> Path | None:
 
 
 def read_settings(**overrides: Any) -> Settings:
-    """Read and validate the settings afresh; raises `SettingsError` naming each wrong field."""
+    """The settings, read afresh (from the file ``config``); a `SettingsError` names each fault."""
     try:
         return Settings(**overrides)
     except ValidationError as error:
@@ -388,7 +389,7 @@ def read_settings(**overrides: Any) -> Settings:
         what = f"not TOML: {error}"
     raise SettingsError(
         what,
-        where=f"settings from {find_config() or 'defaults and environment'}",
+        where=f"settings from {overrides.get('config') or find_config() or 'environment'}",
         next_step="correct the field; docs/reference.md lists them all",
     )
 

@@ -54,7 +54,7 @@ def audit_backfills(
         if backfill.backfill_end_timestamp is not None
         and backfill.backfill_end_timestamp > ended_after.timestamp()
         and not backfill.is_asset_backfill
-        and find_assets(backfill.job_name)
+        and find_assets(site, backfill)
         and read_plan(site.engine, region=site.definition.region, plan_id=backfill.backfill_id)
         is None
     )

@@ -34,6 +34,7 @@ from dagster._core.storage.event_log.schema import SqlEventLogStorageTable
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 from dagster_shared.cli import WorkspaceOpts
 
+from scene_pipeline.backfill.tags import REGION_TAG
 from scene_pipeline.backfill.versions import DATA_VERSION_TAG
 from scene_pipeline.errors import UsageError
 
@@ -197,18 +198,22 @@ class JobToRun:
         return self.location.name, self.repository.name
 
 
-def load_job(instance: dg.DagsterInstance, workspace: Workspace, job_name: str) -> JobToRun:
-    """The job of that name; raises `UsageError` where no code location has it."""
+def load_job(
+    instance: dg.DagsterInstance, workspace: Workspace, job_name: str, *, region: str
+) -> JobToRun:
+    """The region's job of that name; raises `UsageError` where no code location has it."""
     for location in workspace.code_locations:
         for repository in location.get_repositories().values():
             if repository.has_job(job_name):
                 job = repository.get_full_job(job_name)
+                if (job.run_tags or {}).get(REGION_TAG, region) != region:
+                    continue
                 plan = location.get_execution_plan(
                     job, {}, step_keys_to_execute=None, known_state=None, instance=instance
                 )
                 return JobToRun(location, repository, job, plan.execution_plan_snapshot)
     raise UsageError(
-        f"no code location of the workspace has a job {job_name}",
+        f"no code location of the workspace has a job {job_name} of region {region}",
         where="workspace.yaml",
         next_step="name the workspace file of this region with --workspace",
     )

@@ -189,7 +189,7 @@ def submit_plan(
     total = len(plan.rectangles)
     claims = launch_claims(site, plan.asset, stored.launch_id)
     with claims.keep(planned.key for planned in plan.keys):
-        job = load_job(site.instance, workspace, plan.policy.job_name)
+        job = load_job(site.instance, workspace, plan.policy.job_name, region=plan.region)
         for run in plan.runs:
             create_planned_run(
                 site.instance,

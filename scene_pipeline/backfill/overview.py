@@ -28,7 +28,7 @@ def read_overview(
                 next_step="leave the id out to list the recent ones",
             )
         targets = set(backfill.asset_selection or ())
-        if not (find_assets(backfill.job_name) or targets & ours):
+        if not (find_assets(site, backfill) or targets & ours):
             continue
         for request in read_request(site, backfill.backfill_id, today=now.date()):
             account = diagnose_request(site, request, now=now)

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
+import dagster as dg
+
 from scene_pipeline.backfill.assets import FOOTPRINTS, TABLE, WAVES, TrackedAsset
 from scene_pipeline.backfill.dagster_internals import PartitionBackfill
 from scene_pipeline.backfill.key_states import Site, asset_key_of
 from scene_pipeline.backfill.plan_store import StoredPlan, read_plan
 from scene_pipeline.backfill.policies import Policy
+from scene_pipeline.backfill.tags import BACKFILL_TAG, REGION_TAG
 from scene_pipeline.errors import InvalidKeyError, UsageError
 from scene_pipeline.scenes.keys import PartitionKey, parse_key
 
@@ -42,9 +45,17 @@ class Request:
     policy: Policy | None = None
 
 
-def find_assets(job_name: str | None) -> tuple[TrackedAsset, ...]:
-    """The assets that a job makes by key; none for a job of other assets."""
-    return _JOBS.get(job_name or "", ())
+def find_assets(site: Site, backfill: PartitionBackfill) -> tuple[TrackedAsset, ...]:
+    """The assets of this region that a job backfill makes by key; none for any other."""
+    assets = _JOBS.get(backfill.job_name or "", ())
+    if assets:
+        # Another region's job has the same name; its runs say whose they are.
+        of_backfill = dg.RunsFilter(tags={BACKFILL_TAG: backfill.backfill_id})
+        region = site.definition.region
+        for run in site.instance.get_runs(of_backfill, limit=1):
+            if run.tags.get(REGION_TAG, region) != region:
+                return ()
+    return assets
 
 
 def read_request(site: Site, backfill_id: str, *, today: date) -> list[Request]:
@@ -98,7 +109,7 @@ def _read_names(site: Site, backfill: PartitionBackfill) -> dict[TrackedAsset, l
         }
         return {asset: found[asset] for asset in WAVES if asset in found}
     names = list(backfill.partition_names or [])
-    return dict.fromkeys(_JOBS.get(backfill.job_name or "", ()), names)
+    return dict.fromkeys(find_assets(site, backfill), names)
 
 
 def _sort_out(

@@ -20,6 +20,7 @@ __all__ = [
     "PRIORITY_TAG",
     "RANGE_END_TAG",
     "RANGE_START_TAG",
+    "REGION_TAG",
     "RUN_TAG",
     "count_keys",
     "digest_keys",
@@ -41,6 +42,8 @@ KEYS_TAG = "scene_pipeline/keys"
 ATTEMPT_TAG = "scene_pipeline/attempt"
 LAUNCH_TAG = "scene_pipeline/launch"
 FRONTIER_TAG = "scene_pipeline/frontier"
+# On every job: regions that share an instance have jobs of the same names.
+REGION_TAG = "scene_pipeline/region"
 
 
 def digest_keys(keys: Iterable[PartitionKey]) -> str:

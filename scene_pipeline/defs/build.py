@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -25,9 +26,14 @@ from scene_pipeline.defs.partitions import warn_of_size
 from scene_pipeline.defs.pipeline import Pipeline
 from scene_pipeline.defs.schedules import DAYS_A_RUN, build_schedules
 from scene_pipeline.defs.sensors import build_scenes_sensor
-from scene_pipeline.settings import Settings
+from scene_pipeline.settings import Settings, read_settings
 
-__all__ = ["build_definitions", "build_range_definitions"]
+__all__ = ["build_definitions", "build_range_definitions", "load_region"]
+
+
+def load_region(config: Path) -> dg.Definitions:
+    """The region of that settings file: what a code location of a workspace of several loads."""
+    return build_definitions(read_settings(config=config))
 
 
 def build_definitions(settings: Settings) -> dg.Definitions:
@@ -78,9 +84,10 @@ def _build(settings: Settings) -> dg.Definitions:
     policy_jobs = build_policy_jobs(
         *(footprints, footprint_checks, policies),
         resources=resources,
+        region=settings.region,
         sizes=settings.policies.resources,
     )
-    plain_jobs = build_plain_jobs(frontier, table, coverage)
+    plain_jobs = build_plain_jobs(frontier, table, coverage, region=settings.region)
     batch = policies["batched"].max_keys
     return dg.Definitions(
         assets=[
@@ -97,7 +104,9 @@ def _build(settings: Settings) -> dg.Definitions:
         executor=dg.in_process_executor,
         jobs=[
             *policy_jobs,
-            build_daily_job([footprints, table], [footprint_checks, table_check], resources),
+            build_daily_job(
+                [footprints, table], [footprint_checks, table_check], resources, settings.region
+            ),
             *plain_jobs.values(),
         ],
         schedules=build_schedules(pipeline),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
 
 from scene_pipeline.backfill.policies import Policy
+from scene_pipeline.backfill.tags import REGION_TAG
 from scene_pipeline.defs.assets import under_policy
 from scene_pipeline.settings import PolicyName
 
@@ -30,7 +30,8 @@ def build_policy_jobs(
     policies: Mapping[PolicyName, Policy],
     *,
     resources: dict[str, Any],
-    sizes: Mapping[PolicyName, Mapping[Any, str]] = MappingProxyType({}),
+    region: str,
+    sizes: Mapping[PolicyName, Mapping[Any, str]],
 ) -> list[dg.JobDefinition]:
     """``scene_footprints`` under each policy; ``sizes`` is what its runs ask Kubernetes for."""
     return [
@@ -40,6 +41,7 @@ def build_policy_jobs(
             [checks] if policy.max_keys == 1 else [],
             resources,
             name=policy.job_name,
+            region=region,
             tags={"scene_pipeline/policy": policy.name, **_size_tags(sizes.get(policy.name))},
             description=_DESCRIPTIONS[policy.name].format(max_keys=policy.max_keys),
         )
@@ -59,6 +61,7 @@ def build_daily_job(
     assets: Sequence[dg.AssetsDefinition],
     checks: Sequence[dg.AssetChecksDefinition],
     resources: dict[str, Any],
+    region: str,
 ) -> dg.JobDefinition:
     """Footprints and table of one key, one after the other in one run."""
     return _resolve_apart(
@@ -66,6 +69,7 @@ def build_daily_job(
         checks,
         resources,
         name="daily_scenes_job",
+        region=region,
         tags={"scene_pipeline/policy": "per_partition"},
         description="Footprints, then the table, of one partition, with all checks: what the "
         "daily schedule starts.",
@@ -73,7 +77,11 @@ def build_daily_job(
 
 
 def build_plain_jobs(
-    frontier: dg.AssetsDefinition, table: dg.AssetsDefinition, coverage: dg.AssetsDefinition
+    frontier: dg.AssetsDefinition,
+    table: dg.AssetsDefinition,
+    coverage: dg.AssetsDefinition,
+    *,
+    region: str,
 ) -> dict[str, Any]:
     """Jobs over base assets, each under its own policy, and all checks in one job; by name."""
     described = {
@@ -88,6 +96,7 @@ def build_plain_jobs(
         name: dg.define_asset_job(
             name,
             selection=dg.AssetSelection.assets(asset.key).without_checks(),
+            tags={REGION_TAG: region},
             description=description,
         )
         for name, (asset, description) in described.items()
@@ -95,6 +104,7 @@ def build_plain_jobs(
     jobs["checks_job"] = dg.define_asset_job(
         "checks_job",
         selection=dg.AssetSelection.all_asset_checks(),
+        tags={REGION_TAG: region},
         description="Every asset check, over the newest covered days.",
     )
     return jobs
@@ -106,7 +116,9 @@ def _resolve_apart(
     resources: dict[str, Any],
     *,
     name: str,
-    **job: Any,
+    region: str,
+    tags: Mapping[str, Any],
+    description: str,
 ) -> dg.JobDefinition:
     """Resolve a job over variants of the base assets.
 
@@ -117,6 +129,13 @@ def _resolve_apart(
         asset_checks=checks,
         resources=resources,
         executor=dg.in_process_executor,
-        jobs=[dg.define_asset_job(name, selection=[asset.key for asset in assets], **job)],
+        jobs=[
+            dg.define_asset_job(
+                name,
+                selection=[asset.key for asset in assets],
+                tags={REGION_TAG: region, **tags},
+                description=description,
+            )
+        ],
     )
     return apart.resolve_job_def(name)
