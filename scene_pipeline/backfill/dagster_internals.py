@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import dagster as dg
 import sqlalchemy as sa
-from dagster._cli.workspace.cli_target import get_workspace_from_cli_opts
 from dagster._core.errors import DagsterRunAlreadyExists
+from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from dagster._core.execution.backfill import (
     BulkActionsFilter,
     BulkActionStatus,
@@ -32,7 +32,6 @@ from dagster._core.remote_origin import (
 )
 from dagster._core.storage.event_log.schema import SqlEventLogStorageTable
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
-from dagster_shared.cli import WorkspaceOpts
 
 from scene_pipeline.backfill.tags import REGION_TAG
 from scene_pipeline.backfill.versions import DATA_VERSION_TAG
@@ -55,6 +54,7 @@ __all__ = [
     "read_event_facts",
     "read_latest_positions",
     "read_latest_versions",
+    "report_planned",
 ]
 
 _WINDOW = 30_000
@@ -172,6 +172,10 @@ def open_workspace(
 
     Starts a code server where the workspace does not name a running one.
     """
+    # Costly to load, and only launchers need it: run workers load this module too.
+    from dagster._cli.workspace.cli_target import get_workspace_from_cli_opts
+    from dagster_shared.cli import WorkspaceOpts
+
     options = (
         WorkspaceOpts(workspace=(workspace_file,))
         if workspace_file
@@ -256,6 +260,19 @@ def create_planned_run(
     run = instance.get_run_by_id(run_id)
     if run is not None and run.status == dg.DagsterRunStatus.NOT_STARTED:
         instance.submit_run(run_id, workspace)
+
+
+def report_planned(
+    instance: dg.DagsterInstance, run: dg.DagsterRun, asset_key: dg.AssetKey, keys: Sequence[str]
+) -> None:
+    """Write the planned events that whoever created the run did not live to write."""
+    for key in keys:
+        event = DagsterEvent.build_asset_materialization_planned_event(
+            run.job_name,
+            asset_key.to_python_identifier(),
+            AssetMaterializationPlannedData(asset_key, partition=key),
+        )
+        instance.report_dagster_event(event, run.run_id)
 
 
 def add_backfill_row(

@@ -110,7 +110,7 @@ def diagnose_window(
     rejected: Mapping[str, str] | None = None,
 ) -> Account:
     """The account of a window whoever worked on it: a key whose raw data is newer is missing."""
-    states = read_key_states(site.instance, site.engine, site.definition, asset, keys=keys, now=now)
+    states = read_key_states(site, asset, keys=keys, now=now)
     outcomes = {key: _OF_STATE.get(state.state, "done") for key, state in states.items()}
     return _account(site, Request(asset, tuple(states), now, rejected or {}), states, outcomes)
 
@@ -121,9 +121,7 @@ def diagnose_request(site: Site, request: Request, *, now: datetime) -> Account:
     done: made since; in progress: a live run or claim has it; failed: planned since, not made;
     missing: never planned since, whatever an earlier run did.
     """
-    states = read_key_states(
-        site.instance, site.engine, site.definition, request.asset, keys=request.keys, now=now
-    )
+    states = read_key_states(site, request.asset, keys=request.keys, now=now)
     begun = _find_begun(site, request, states)
     outcomes = {key: _decide_outcome(state, *begun[key]) for key, state in states.items()}
     return _account(site, request, states, outcomes)

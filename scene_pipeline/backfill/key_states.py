@@ -100,9 +100,7 @@ class _Upstream:
 
 
 def read_key_states(
-    instance: dg.DagsterInstance,
-    engine: sa.Engine,
-    definition: SceneDefinition,
+    site: Site,
     asset: TrackedAsset,
     *,
     keys: Iterable[PartitionKey],
@@ -116,6 +114,7 @@ def read_key_states(
     and never asked for twice. ``launch_id``: whose claims do not count, because they are the
     caller's own.
     """
+    instance, engine, definition = site.instance, site.engine, site.definition
     wanted = list(dict.fromkeys(keys))
     faults = {key: definition.find_fault(key, today=now.date()) for key in wanted}
     valid = [key for key in wanted if faults[key] is None]
@@ -147,7 +146,7 @@ def read_key_states(
     # Again: a run that was still live above may have made its key and ended since.
     made |= read_latest_positions(instance, asset_key, "materialized", open_names)
     versions = read_latest_versions(instance, asset_key, names)
-    upstream = _read_upstream(instance, engine, definition, asset, valid)
+    upstream = _read_upstream(site, asset, valid)
     states: dict[PartitionKey, KeyState] = {}
     for key in wanted:
         name = str(key)
@@ -180,20 +179,16 @@ def read_key_states(
 
 
 def _read_upstream(
-    instance: dg.DagsterInstance,
-    engine: sa.Engine,
-    definition: SceneDefinition,
-    asset: TrackedAsset,
-    keys: Sequence[PartitionKey],
+    site: Site, asset: TrackedAsset, keys: Sequence[PartitionKey]
 ) -> Mapping[PartitionKey, _Upstream]:
     """Version of what each key is made of; a day without raw scenes has version 0."""
     if asset.upstream is None:
-        sequences = read_raw_versions(engine, definition.region, keys)
+        sequences = read_raw_versions(site.engine, site.definition.region, keys)
         return {key: _Upstream(sequences.get(key, 0)) for key in keys}
-    asset_key = asset_key_of(definition, asset.upstream)
+    asset_key = asset_key_of(site.definition, asset.upstream)
     names = [str(key) for key in keys]
-    positions = read_latest_positions(instance, asset_key, "materialized", names)
-    versions = read_latest_versions(instance, asset_key, names)
+    positions = read_latest_positions(site.instance, asset_key, "materialized", names)
+    versions = read_latest_versions(site.instance, asset_key, names)
     found: dict[PartitionKey, _Upstream] = {}
     for key, name in zip(keys, names, strict=True):
         if name in positions:

@@ -13,7 +13,7 @@ What a dead launcher left is finished by `heal_plans` of the next launch, or by 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -28,6 +28,8 @@ from scene_pipeline.backfill.dagster_internals import (
     create_planned_run,
     load_job,
     plan_run_id,
+    read_latest_positions,
+    report_planned,
 )
 from scene_pipeline.backfill.key_states import Site, asset_key_of, has_ended, read_key_states
 from scene_pipeline.backfill.plan import Plan, plan_runs, require_fresh
@@ -50,6 +52,7 @@ __all__ = [
     "LAUNCH_LEASE_S",
     "Place",
     "adopt_plan",
+    "complete_planned_events",
     "find_created_runs",
     "heal_plans",
     "launch_claims",
@@ -111,18 +114,9 @@ def reserve_keys(
     The plan is None where nothing is wanted; the choice says why. A key that another launcher
     takes between the two looks is left to it.
     """
-    definition = site.definition
 
     def look(at: Iterable[PartitionKey], among: Selection) -> Choice:
-        states = read_key_states(
-            site.instance,
-            site.engine,
-            definition,
-            asset,
-            keys=at,
-            now=now,
-            launch_id=launch_id,
-        )
+        states = read_key_states(site, asset, keys=at, now=now, launch_id=launch_id)
         return choose_keys(states, among)
 
     choice = look(keys, selection)
@@ -134,7 +128,7 @@ def reserve_keys(
     choice = replace(choice, chosen=again.chosen)
     if not choice.chosen:
         return None, choice
-    plan = plan_runs(choice, definition, asset=asset, policy=policy, order=selection.order)
+    plan = plan_runs(choice, site.definition, asset=asset, policy=policy, order=selection.order)
     return _store(site, plan, launcher=launcher, launch_id=launch_id, now=now), choice
 
 
@@ -149,9 +143,7 @@ def reserve_plan(
     keys = [planned.key for planned in plan.keys]
     claims.take(keys)
     try:
-        states = read_key_states(
-            site.instance, site.engine, site.definition, plan.asset, keys=keys, now=now
-        )
+        states = read_key_states(site, plan.asset, keys=keys, now=now)
         require_fresh(plan, site.definition, states)
     except Exception:
         claims.release(keys)
@@ -176,6 +168,21 @@ def find_created_runs(instance: dg.DagsterInstance, plan: Plan) -> dict[int, dg.
     """The plan's runs that exist, by their index from 1."""
     runs = instance.get_runs(dg.RunsFilter(tags={BACKFILL_TAG: plan.plan_id}))
     return {int(run.tags[RUN_TAG].partition("/")[0]): run for run in runs if RUN_TAG in run.tags}
+
+
+def complete_planned_events(site: Site, plan: Plan, created: Mapping[int, dg.DagsterRun]) -> None:
+    """Give each key of a live run its planned event, if a killed daemon did not get that far.
+
+    Without one the key would be taken for missing once the launch gives its claim up.
+    """
+    asset_key = asset_key_of(site.definition, plan.asset.name)
+    seen = {str(planned.key): planned.seen for planned in plan.keys}
+    planned = read_latest_positions(site.instance, asset_key, "planned", list(seen))
+    for index, run in created.items():
+        names = map(str, plan.rectangles[index - 1])
+        lacking = [name for name in names if planned.get(name, 0) <= seen[name]]
+        if not run.is_finished:
+            report_planned(site.instance, run, asset_key, lacking)
 
 
 def submit_plan(

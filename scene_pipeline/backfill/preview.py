@@ -39,7 +39,7 @@ def preview_plan(
     now: datetime,
 ) -> Preview:
     """Plan ``keys`` as a launch would, and compare the policies."""
-    states = read_key_states(site.instance, site.engine, site.definition, asset, keys=keys, now=now)
+    states = read_key_states(site, asset, keys=keys, now=now)
     choice = choose_keys(states, selection)
     chosen = choose_policy(asset, settings.policies, name)
     names: tuple[PolicyName, ...] = ("batched",) if asset == TABLE else POLICY_NAMES

@@ -19,6 +19,7 @@ from scene_pipeline.backfill.key_states import Coverage, Site, read_coverage, re
 from scene_pipeline.backfill.launch import (
     Place,
     adopt_plan,
+    complete_planned_events,
     find_created_runs,
     new_launch_id,
     record_plan,
@@ -189,6 +190,7 @@ def _finish_open_plans(site: Site, coverage: Coverage, *, place: Place) -> list[
         if lacking:
             requested += _requests(stored, coverage, only={run.index for run in lacking})
         else:
+            complete_planned_events(site, stored.plan, created)
             record_plan(site, stored, place=place)
             release_launch(site, stored.plan, stored.launch_id)
     return requested
@@ -262,13 +264,7 @@ class _Round:
         blocked: set[PartitionKey] = set()
         for asset in WAVES:
             states = read_key_states(
-                self._site.instance,
-                self._site.engine,
-                self._site.definition,
-                asset,
-                keys=keys,
-                now=self._now,
-                coverage=self._coverage,
+                self._site, asset, keys=keys, now=self._now, coverage=self._coverage
             )
             given_up = {key for key, state in states.items() if self._has_given_up(state)}
             # A table key whose footprints are given up has nothing to wait for.

@@ -150,9 +150,7 @@ class _Tour:
         if last is None:
             return Counter()
         states = read_key_states(
-            site.instance,
-            site.engine,
-            site.definition,
+            site,
             FOOTPRINTS,
             keys=site.definition.iter_window(site.definition.start, last),
             now=datetime.now(UTC),

@@ -146,7 +146,8 @@ def _count_keys(desk: Desk, days: int) -> Iterator[Sample]:
     first = max(desk.definition.start, last - timedelta(days=days - 1))
     for asset in WAVES:
         found = read_key_states(
-            *(desk.instance, desk.pipeline.state, desk.pipeline.definition, asset),
+            desk.site,
+            asset,
             keys=desk.pipeline.definition.iter_window(first, last),
             now=desk.now,
         )

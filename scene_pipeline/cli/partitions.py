@@ -68,15 +68,12 @@ def status(console: Console, *, assets: tuple[str, ...], no_strip: bool, **asked
     selection = read_selection(**asked)
     shown: list[dict[str, Any]] = []
     with open_desk() as desk:
-        definition = desk.definition
         keys, rejected = desk.sort_keys(selection)
         if selection.first is None and selection.keys is None and keys:
             since = keys[-1].day - timedelta(days=_DEFAULT_DAYS - 1)
             keys = [key for key in keys if key.day >= since]
         for asset in choose_assets(assets):
-            states = read_key_states(
-                desk.instance, desk.pipeline.state, definition, asset, keys=keys, now=desk.now
-            )
+            states = read_key_states(desk.site, asset, keys=keys, now=desk.now)
             counts = Counter(state.state for state in states.values())
             if rejected:
                 counts["invalid"] += len(rejected)

@@ -12,6 +12,7 @@ import dagster as dg
 from scene_pipeline.backfill.assets import FOOTPRINTS, WAVES, TrackedAsset
 from scene_pipeline.backfill.key_states import (
     Coverage,
+    Site,
     asset_key_of,
     read_coverage,
     read_key_states,
@@ -19,11 +20,12 @@ from scene_pipeline.backfill.key_states import (
 from scene_pipeline.backfill.states import KeyState, StateName
 from scene_pipeline.cli.console import Advance
 from scene_pipeline.defs.home import open_instance, pool_limits
+from scene_pipeline.defs.ingest import draw_vector
 from scene_pipeline.defs.partitions import MOST_KEYS, measure_definition
 from scene_pipeline.defs.pipeline import Pipeline
 from scene_pipeline.ingest.quarantine import count_quarantine, list_quarantine
 from scene_pipeline.ingest.throttle import read_requests
-from scene_pipeline.pictures.charts import StreamBar, draw_frontier, draw_strip
+from scene_pipeline.pictures.charts import draw_strip
 from scene_pipeline.pictures.maps import draw_day_map
 from scene_pipeline.pictures.report import Block, Figure, Page, Paragraph, Section, Table
 from scene_pipeline.scenes.coverage import cover_day
@@ -61,9 +63,7 @@ def collect_report(settings: Settings, *, days: int, now: datetime, advance: Adv
         for number, asset in enumerate(WAVES, start=1):
             advance(number, f"states of {asset.name}", len(WAVES) + 1)
             states[asset] = read_key_states(
-                instance,
-                pipeline.state,
-                pipeline.definition,
+                Site(instance, pipeline.state, pipeline.definition),
                 asset,
                 keys=pipeline.definition.iter_window(first, last),
                 now=now,
@@ -109,23 +109,7 @@ def _describe_frontier(site: _Site) -> Section:
     if frontier is None:
         text = "Nothing was published yet."
         return Section("Frontier", [Paragraph(text, "scene-pipeline ingest run")], attention=True)
-    bars = [
-        StreamBar(p.stream, p.bound.value if p.bound else None, p.state, p.reason)
-        for p in frontier.vector
-    ]
-    bound = frontier.bound.value if frontier.bound else None
-    chart = draw_frontier(
-        bars,
-        frontier_at=bound,
-        now=site.now,
-        holder=frontier.holder,
-        holder_since=frontier.holder_since,
-    )
-    through = f"{bound:%Y-%m-%d %H:%M} UTC" if bound else "no instant yet"
-    alt = (
-        f"Bars of {len(bars)} streams up to their bounds; everything before {through} is complete"
-        + (f"; {frontier.holder} holds the frontier" if frontier.holder else "")
-    )
+    chart, alt = draw_vector(frontier, now=site.now)
     rows = [
         (p.stream, p.bound.value if p.bound else None, p.finality, p.state, p.since, p.reason)
         for p in frontier.vector

@@ -87,9 +87,7 @@ def _find_unbuilt(desk: Desk, before: date) -> date | None:
     while day < before:
         end = min(day + timedelta(days=_DAYS), before)
         keys = definition.iter_window(day, end - timedelta(days=1))
-        found = read_key_states(
-            desk.instance, state, definition, FOOTPRINTS, keys=keys, now=desk.now, coverage=coverage
-        )
+        found = read_key_states(desk.site, FOOTPRINTS, keys=keys, now=desk.now, coverage=coverage)
         to_do = [key.day for key, each in found.items() if each.state in _TO_DO]
         if to_do:
             return min(to_do)

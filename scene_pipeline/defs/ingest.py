@@ -25,6 +25,7 @@ __all__ = [
     "describe_round",
     "document_frontier",
     "document_round",
+    "draw_vector",
     "ingest_round",
     "log_streams",
     "parse_lane",
@@ -187,8 +188,12 @@ def describe_round(report: IngestReport, *, reported: int) -> dict[str, Any]:
         **totals,
         "quarantined": sum(sum(stream["quarantined"].values()) for stream in streams),
         "keys_reported": reported,
-        "chart": _draw_vector(report.frontier) if report.frontier else None,
+        "chart": None,
     }
+    if report.frontier:
+        from scene_pipeline.pictures.markdown import markdown_image
+
+        facts["chart"] = markdown_image(*draw_vector(report.frontier, now=datetime.now(UTC)))
     if report.frontier and report.frontier.bound:
         facts["complete_through"] = report.frontier.bound.value.isoformat()
     records = [dg.TableRecord(_flat(stream)) for stream in streams]
@@ -203,9 +208,9 @@ def _flat(stream: Mapping[str, Any]) -> dict[str, str | int | float | bool | Non
     }
 
 
-def _draw_vector(frontier: PublishedFrontier) -> str:
+def draw_vector(frontier: PublishedFrontier, *, now: datetime) -> tuple[str, str]:
+    """The chart of the streams' bounds as SVG, and what it says in words."""
     from scene_pipeline.pictures.charts import StreamBar, draw_frontier
-    from scene_pipeline.pictures.markdown import markdown_image
 
     bars = [
         StreamBar(part.stream, part.bound.value if part.bound else None, part.state, part.reason)
@@ -215,9 +220,14 @@ def _draw_vector(frontier: PublishedFrontier) -> str:
     drawing = draw_frontier(
         bars,
         frontier_at=at,
-        now=datetime.now(UTC),
+        now=now,
         holder=frontier.holder,
         holder_since=frontier.holder_since,
     )
-    words = f"complete through {at:%Y-%m-%d %H:%M} UTC" if at else "nothing published yet"
-    return markdown_image(drawing, f"Bounds of {len(bars)} streams; {words}")
+    through = f"{at:%Y-%m-%d %H:%M} UTC" if at else "no instant yet"
+    held = f"; {frontier.holder} holds the frontier" if frontier.holder else ""
+    return (
+        drawing,
+        f"Bars of {len(bars)} streams up to their bounds; everything before {through} is complete"
+        + held,
+    )

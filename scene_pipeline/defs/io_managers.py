@@ -58,13 +58,6 @@ class _PartitionIOManager(dg.IOManager):
         raw_seq = pc.max(rows["raw_seq"]).as_py() or 0
         return Made(PartitionRows(key, rows, raw_seq), {}, self._maker.asset)
 
-
-class GeoParquetIOManager(_PartitionIOManager):
-    """One GeoParquet file a partition, in a local folder or on S3."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        super().__init__(pipeline, FootprintMaker(pipeline))
-
     def load_input(self, context: dg.InputContext) -> Any:
         """The rows of one key, many keys or a day, with ``acq_date`` and ``tile`` as columns.
 
@@ -76,11 +69,23 @@ class GeoParquetIOManager(_PartitionIOManager):
         from scene_pipeline.lake.frames import to_geopandas
 
         keys = [parse_key(text) for text in context.asset_partition_keys]
-        missing = (context.definition_metadata or {}).get("missing", "fail")
         with mapped_failures():
-            rows = self._pipeline.lake.read_many(keys, missing=missing)
+            rows = self._read(keys, (context.definition_metadata or {}).get("missing", "fail"))
             wants_table = context.dagster_type.typing_type is pa.Table
             return rows if wants_table else to_geopandas(rows)
+
+    def _read(self, keys: list[PartitionKey], missing: Any) -> Any:
+        raise NotImplementedError
+
+
+class GeoParquetIOManager(_PartitionIOManager):
+    """One GeoParquet file a partition, in a local folder or on S3."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__(pipeline, FootprintMaker(pipeline))
+
+    def _read(self, keys: list[PartitionKey], missing: Any) -> Any:
+        return self._pipeline.lake.read_many(keys, missing=missing)
 
 
 class TableIOManager(_PartitionIOManager):
@@ -89,17 +94,11 @@ class TableIOManager(_PartitionIOManager):
     def __init__(self, pipeline: Pipeline) -> None:
         super().__init__(pipeline, TableMaker(pipeline))
 
-    def load_input(self, context: dg.InputContext) -> Any:
-        """The rows of the keys: a GeoDataFrame, or a `pyarrow.Table` where the input says so."""
+    def _read(self, keys: list[PartitionKey], missing: Any) -> Any:
         import pyarrow as pa
 
-        from scene_pipeline.lake.frames import to_geopandas
-
-        keys = [parse_key(text) for text in context.asset_partition_keys]
-        with mapped_failures():
-            rows = pa.concat_tables([self._pipeline.warehouse.read(key) for key in keys])
-            wants_table = context.dagster_type.typing_type is pa.Table
-            return rows if wants_table else to_geopandas(rows)
+        del missing  # a partition without rows and one that is missing look alike here
+        return pa.concat_tables([self._pipeline.warehouse.read(key) for key in keys])
 
 
 def _values_by_key(keys: list[PartitionKey], value: Any) -> dict[PartitionKey, Any]:

@@ -11,7 +11,7 @@ import dagster as dg
 
 from scene_pipeline.backfill.assets import FOOTPRINTS
 from scene_pipeline.backfill.dagster_internals import read_latest_positions
-from scene_pipeline.backfill.key_states import read_key_states
+from scene_pipeline.backfill.key_states import Site, read_key_states
 from scene_pipeline.backfill.tags import (
     KEYS_TAG,
     PRIORITY_TAG,
@@ -89,9 +89,7 @@ def _build_daily(pipeline: Pipeline) -> dg.ScheduleDefinition:
             return
         first, last = window
         states = read_key_states(
-            context.instance,
-            pipeline.state,
-            pipeline.definition,
+            Site(context.instance, pipeline.state, pipeline.definition),
             FOOTPRINTS,
             keys=pipeline.definition.iter_window(first, last),
             now=now,

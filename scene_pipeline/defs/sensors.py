@@ -20,7 +20,11 @@ INTERVAL_S = 30
 
 
 def build_scenes_sensor(
-    pipeline: Pipeline, *, jobs: Sequence[Any], running: bool = False
+    pipeline: Pipeline,
+    *,
+    jobs: Sequence[Any],
+    running: bool = False,
+    interval_s: int = INTERVAL_S,
 ) -> dg.SensorDefinition:
     """Launches missing and changed keys of covered days, and relaunches failed ones.
 
@@ -30,7 +34,7 @@ def build_scenes_sensor(
     @dg.sensor(
         name="scenes_sensor",
         jobs=list(jobs),
-        minimum_interval_seconds=INTERVAL_S,
+        minimum_interval_seconds=interval_s,
         default_status=dg.DefaultSensorStatus.RUNNING
         if running
         else dg.DefaultSensorStatus.STOPPED,

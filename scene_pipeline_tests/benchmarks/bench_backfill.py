@@ -103,14 +103,8 @@ class Archive:
     def plan(self, days: int = 30) -> int:
         """Plan the last ``days`` days, as `backfill plan` does; returns the keys to run."""
         keys = self.region.definition.iter_window(self.last - timedelta(days=days - 1), self.last)
-        states = read_key_states(
-            self.instance,
-            self.region.engine,
-            self.region.definition,
-            FOOTPRINTS,
-            keys=keys,
-            now=datetime.now(UTC),
-        )
+        site = self.region.site(self.instance)
+        states = read_key_states(site, FOOTPRINTS, keys=keys, now=datetime.now(UTC))
         policy = choose_policy(FOOTPRINTS, self.region.policies, "single_run")
         choice = choose_keys(states, Selection())
         plan = plan_runs(choice, self.region.definition, asset=FOOTPRINTS, policy=policy)

@@ -26,24 +26,19 @@ DAYS = 100
 # One zoom 7 tile of the Alps.
 AREA = (8.5, 45.2, 11.2, 46.9)
 
-_OURS = """\
-from pathlib import Path
-from scene_pipeline_tests.benchmarks.bench_backfill_runs import open_region
-defs = open_region(Path({base!r})).definitions
-"""
+_OURS = "from scene_pipeline.definitions import defs\n"
 
 _EXAMPLE = """\
-from pathlib import Path
-
 import dagster as dg
 
+from scene_pipeline.defs.pipeline import Pipeline
 from scene_pipeline.ingest.raw import read_raw_scenes
 from scene_pipeline.lake.partitions import PartitionLake
 from scene_pipeline.scenes.keys import PartitionKey, parse_day
 from scene_pipeline.scenes.partition import build_partition
-from scene_pipeline_tests.benchmarks.bench_backfill_runs import open_region
+from scene_pipeline.settings import load_settings
 
-pipeline = open_region(Path({base!r})).pipeline
+pipeline = Pipeline(load_settings())
 daily = dg.DailyPartitionsDefinition("2024-06-01", end_date={end!r})
 
 @dg.asset(partitions_def=daily)
@@ -102,8 +97,13 @@ def measure_example() -> Measured:
         base = Path(folder)
         region = prepare(base)
         module = base / "example.py"
-        module.write_text(_EXAMPLE.format(base=folder, end=region.end.isoformat()))
-        with run_services(base, module, config="telemetry: {enabled: false}\n") as services:
+        module.write_text(_EXAMPLE.format(end=region.end.isoformat()))
+        with run_services(
+            base,
+            module,
+            config="telemetry: {enabled: false}\n",
+            environment=_write_settings(base),
+        ) as services:
             services.start_daemon()
             first, last = START, START + timedelta(days=DAYS - 1)
             services.run_command(
@@ -121,13 +121,12 @@ def measure_ours(policy: PolicyName, runs: int) -> Measured:
         base = Path(folder)
         region = prepare(base)
         module = base / "ours.py"
-        module.write_text(_OURS.format(base=folder))
-        (base / "scene_pipeline.toml").write_text(_settings_text(base))
+        module.write_text(_OURS)
         with run_services(
             base,
             module,
             config=render_config(region.settings),
-            environment={"SCENE_PIPELINE_CONFIG": str(base / "scene_pipeline.toml")},
+            environment=_write_settings(base),
         ) as services:
             services.start_daemon()
             services.run_command(
@@ -142,8 +141,10 @@ def measure_ours(policy: PolicyName, runs: int) -> Measured:
     return measured
 
 
-def _settings_text(base: Path) -> str:
-    return f"""\
+def _write_settings(base: Path) -> dict[str, str]:
+    """The region's settings as a file, and the variable that names it."""
+    config = base / "scene_pipeline.toml"
+    config.write_text(f"""\
 region = "alps"
 start_date = {START}
 end_date = {START + timedelta(days=DAYS)}
@@ -154,7 +155,8 @@ lake = "{base}/lake"
 dagster_home = "{base}/dagster_home"
 [policies]
 batched = 20
-"""
+""")
+    return {"SCENE_PIPELINE_CONFIG": str(config)}
 
 
 def _compare(ours: Measured, target: float) -> Result:

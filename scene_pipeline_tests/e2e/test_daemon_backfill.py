@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from scene_pipeline.backfill.assets import FOOTPRINTS, TABLE, TrackedAsset, choose_policy
+from scene_pipeline.backfill.assets import FOOTPRINTS, TABLE, choose_policy
 from scene_pipeline.backfill.dagster_internals import is_daemon_beating, open_workspace
 from scene_pipeline.backfill.diagnose import Account, diagnose_backfill
-from scene_pipeline.backfill.launch import heal_plans, new_launch_id, reserve_keys, submit_plan
-from scene_pipeline.backfill.plan_store import Launcher, StoredPlan, launcher_here
+from scene_pipeline.backfill.launch import new_launch_id, reserve_keys, submit_plan
+from scene_pipeline.backfill.plan_store import StoredPlan, launcher_here
 from scene_pipeline.backfill.selection import Selection
 from scene_pipeline.backfill.tags import BACKFILL_TAG
-from scene_pipeline.backfill.waves import DaemonExecutor, launch_waves, retry_undone
+from scene_pipeline.backfill.waves import DaemonExecutor, retry_undone
 from scene_pipeline.errors import SceneRejectedError
 from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline_tests.services.dagster import DagsterServices, run_services, wait_until
@@ -29,7 +25,7 @@ from scene_pipeline_tests.services.small_region import REGION, START, SmallRegio
 pytestmark = pytest.mark.daemon
 
 # Each scenario has days of its own, so that one daemon serves them all.
-ASSET_GRAPH, JOB_PAGE, COMMAND, LIVE, CANCEL, CRASH, KILLED = range(0, 28, 4)
+ASSET_GRAPH, JOB_PAGE, COMMAND, LIVE, CANCEL = range(0, 20, 4)
 
 
 class Stage:
@@ -42,10 +38,10 @@ class Stage:
         self.site = region.site(services.instance)
         self.workspace = workspace
 
-    def reserve(self, keys: list[PartitionKey], *, launcher: Launcher | None = None) -> StoredPlan:
+    def reserve(self, keys: list[PartitionKey]) -> StoredPlan:
         stored, _ = reserve_keys(
             self.site, FOOTPRINTS, choose_policy(FOOTPRINTS, self.region.policies), keys=keys,
-            selection=Selection(), launcher=launcher or launcher_here("cli"),
+            selection=Selection(), launcher=launcher_here("cli"),
             launch_id=new_launch_id(), now=datetime.now(UTC),
         )  # fmt: skip
         assert stored is not None
@@ -100,7 +96,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     region = SmallRegion(base, batched=6)
     region.publish(START + timedelta(days=60))
     region.land(window(60)[::2])
-    with run_services(base, region.write_module()) as services:
+    with run_services(base, region.write_module(), look_every_s=2) as services:
         services.start_daemon()
         services.start_webserver()
         with open_workspace(
@@ -112,7 +108,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def started(stage: Stage) -> dict[str, str]:
-    """Backfills that others start, all at the beginning: the daemon looks each 30 s alone."""
+    """Backfills that others start, all at the beginning: they go on beside the other tests."""
     asset_keys = [{"path": [REGION, asset.name]} for asset in (FOOTPRINTS, TABLE)]
     graph = stage.start_in_ui(
         {
@@ -216,71 +212,6 @@ def test_cancelling_the_row_ends_queued_and_running_runs(
     assert stage.account(stored.plan.plan_id).by_cause.keys() <= {"killed", "never submitted"}
 
 
-def test_a_launcher_killed_among_its_runs_is_healed_without_doubling(stage: Stage) -> None:
-    keys = window(3, first=CRASH)
-
-    class Killed(BaseException):
-        """Stands for kill -9: nothing of the launcher runs after it."""
-
-    def die(done: int, text: str) -> None:
-        del text
-        if done == 2:
-            raise Killed
-
-    stored = stage.reserve(keys, launcher=Launcher("cli", launcher_here("cli").host, 2**22 - 3))
-    with pytest.raises(Killed):
-        submit_plan(stage.site, stage.workspace, stored, advance=die)
-    assert len(stage.runs_of(stored.plan.plan_id)) == 2
-    assert stage.status(stored.plan.plan_id) == "no row"
-    healed = heal_plans(stage.site, stage.workspace, launcher=launcher_here("cli"))
-    assert [each.plan.plan_id for each in healed] == [stored.plan.plan_id]
-    assert len(stage.runs_of(stored.plan.plan_id)) == len(stored.plan.rectangles) == 3
-    assert heal_plans(stage.site, stage.workspace, launcher=launcher_here("cli")) == []
-    stage.wait_for_status(stored.plan.plan_id, "COMPLETED_SUCCESS")
-    executed = Counter(key for asset, key in stage.region.executed() if asset == FOOTPRINTS.name)
-    assert {executed[str(key)] for key in keys} == {1}
-
-
-def test_kill_9_of_a_run_worker_keeps_what_it_did(stage: Stage) -> None:
-    keys = window(1, "fedc", first=KILLED)
-    stage.region.slow_down(1.0)
-    stored = stage.reserve(keys)
-    submit_plan(stage.site, stage.workspace, stored)
-    (run,) = stage.runs_of(stored.plan.plan_id)
-
-    def count_done() -> int:
-        states = stage.region.states(stage.instance, FOOTPRINTS, keys).values()
-        return sum(state in {"materialized", "empty"} for state in states)
-
-    wait_until(lambda: count_done() >= 2, "two keys done", every_s=0.05)
-    os.kill(find_worker(stage.instance, run.run_id), signal.SIGKILL)
-    stage.region.slow_down(0)
-    stage.services.wait_for_runs(dg.RunsFilter(run_ids=[run.run_id]), 1)
-    account = stage.account(stored.plan.plan_id)
-    assert 2 <= len(account.by_outcome["done"]) < 4
-    assert account.by_cause == {"killed": len(account.undone)}
-    waves = launch_waves(
-        stage.site,
-        DaemonExecutor(stage.workspace),
-        policies={FOOTPRINTS: choose_policy(FOOTPRINTS, stage.region.policies)},
-        keys={FOOTPRINTS: keys},
-        selection=Selection(states=frozenset({"missing", "failed"})),
-        advance=lambda *_: None,
-    )
-    assert waves[0].stored is not None
-    assert {p.key for p in waves[0].stored.plan.keys} == set(account.undone)
-    assert waves[0].account is not None
-    assert waves[0].account.clean
-
-
-def find_worker(instance: dg.DagsterInstance, run_id: str) -> int:
-    """The process that executes a run, which it says itself."""
-    for entry in instance.all_logs(run_id):
-        if "Executing steps in process (pid: " in entry.message:
-            return int(entry.message.split("pid: ")[1].split(")")[0])
-    raise AssertionError(f"run {run_id} names no process")
-
-
 def test_a_backfill_of_both_assets_from_the_graph_ends_with_every_key_done(
     stage: Stage, started: dict[str, str]
 ) -> None:
@@ -319,58 +250,3 @@ def test_the_daemon_is_known_to_be_alive(stage: Stage) -> None:
     assert is_daemon_beating(stage.instance)
     with dg.DagsterInstance.ephemeral() as alone:
         assert not is_daemon_beating(alone)
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def sensed(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[SmallRegion, DagsterServices]]:
-    """A daemon whose sensor is on, on either storage."""
-    urls = ["", ""]
-    if request.param == "postgres":
-        cluster = request.getfixturevalue("postgres")
-        urls = [cluster.url(cluster.new_database()) for _ in range(2)]
-    region = SmallRegion(tmp_path, state_url=urls[0], batched=6)
-    keys = window(2)
-    region.land(keys[:7])
-    module = region.write_module(running=True)
-    with run_services(tmp_path, module, postgres_url=urls[1]) as services:
-        yield region, services
-    region.engine.dispose()
-
-
-def test_the_sensor_builds_covered_days_and_a_killed_daemon_doubles_nothing(
-    sensed: tuple[SmallRegion, DagsterServices],
-) -> None:
-    region, services = sensed
-    keys, last = window(2), date(2024, 6, 2)
-    region.publish(last)
-    region.hold_runs(START, last)
-    services.start_daemon()
-    wait_until(lambda: services.instance.get_runs_count() >= 1, "the sensor's first run")
-    services.kill("daemon")
-    region.hold_runs()
-    services.start_daemon()
-
-    def all_done(asset: TrackedAsset) -> bool:
-        states = region.states(services.instance, asset, keys).values()
-        return set(states) <= {"materialized", "empty"}
-
-    wait_until(lambda: all_done(FOOTPRINTS) and all_done(TABLE), "both assets done", every_s=1)
-
-    def rows_closed() -> bool:
-        rows = services.instance.get_backfills()
-        return len(rows) >= 2 and {row.status.name for row in rows} <= {
-            "COMPLETED_SUCCESS",
-            "COMPLETED_FAILED",
-        }
-
-    wait_until(rows_closed, "a closed row a wave", every_s=1)
-    executed = Counter(region.executed())
-    # The run that the killed daemon took along may have begun a key; none was made twice.
-    assert set(executed) == {(a.name, str(key)) for a in (FOOTPRINTS, TABLE) for key in keys}
-    for asset in (FOOTPRINTS, TABLE):
-        events = services.instance.fetch_materializations(
-            dg.AssetKey([REGION, asset.name]), limit=100
-        ).records
-        assert Counter(r.partition_key for r in events) == Counter(map(str, keys))

@@ -65,14 +65,8 @@ class World:
         asset: TrackedAsset = FOOTPRINTS,
         instance: Any = None,
     ) -> dict[PartitionKey, KeyState]:
-        return read_key_states(
-            instance or self.instance,
-            self.region.engine,
-            self.region.definition,
-            asset,
-            keys=keys,
-            now=NOW,
-        )
+        site = self.region.site(instance or self.instance)
+        return read_key_states(site, asset, keys=keys, now=NOW)
 
     def state(self, key: PartitionKey, asset: TrackedAsset = FOOTPRINTS) -> StateName:
         return self.read([key], asset)[key].state
@@ -165,14 +159,8 @@ def test_a_claim_counts_until_it_expires_or_its_run_has_ended(world: World) -> N
     assert world.read([key])[key].evidence.claimed_by == "elsewhere"
     world.end(run)
     assert world.state(other) == "failed"
-    later = read_key_states(
-        world.instance,
-        world.region.engine,
-        world.region.definition,
-        FOOTPRINTS,
-        keys=[key],
-        now=NOW + timedelta(seconds=61),
-    )
+    site = world.region.site(world.instance)
+    later = read_key_states(site, FOOTPRINTS, keys=[key], now=NOW + timedelta(seconds=61))
     assert later[key].state == "missing"
 
 

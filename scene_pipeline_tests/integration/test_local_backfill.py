@@ -90,10 +90,7 @@ def test_three_policies_make_the_same_keys_in_their_own_number_of_runs(
             assert len(wave.stored.plan.runs) == runs[policy]
             assert own.get_runs_count() == runs[policy]
             assert made(own) == Counter(map(str, keys))
-            states = read_key_states(
-                own, region.engine, region.definition, FOOTPRINTS, keys=keys,
-                now=datetime.now(UTC),
-            )  # fmt: skip
+            states = read_key_states(region.site(own), FOOTPRINTS, keys=keys, now=datetime.now(UTC))
             outcomes.append({key: (s.state, s.evidence.version) for key, s in states.items()})
             (again,) = launch_here(region, own, keys, policy=policy, assets=[FOOTPRINTS])
             assert again.stored is None
@@ -271,9 +268,7 @@ def test_a_plan_made_earlier_is_refused_when_it_is_stale(
 ) -> None:
     keys = window(1, "ab")
     site = region.site(instance)
-    states = read_key_states(
-        instance, region.engine, region.definition, FOOTPRINTS, keys=keys, now=datetime.now(UTC)
-    )
+    states = read_key_states(site, FOOTPRINTS, keys=keys, now=datetime.now(UTC))
     plan = plan_runs(
         choose_keys(states, Selection()),
         region.definition,

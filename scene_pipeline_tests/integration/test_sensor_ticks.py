@@ -11,6 +11,8 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+import sqlalchemy as sa
+from dagster._core.storage.event_log.schema import SqlEventLogStorageTable
 
 from scene_pipeline.backfill.assets import FOOTPRINTS, TABLE, choose_policy
 from scene_pipeline.backfill.dagster_internals import BulkActionStatus, add_backfill_row
@@ -135,6 +137,25 @@ def test_a_tick_that_crashed_after_planning_is_made_good_without_doubling(ticker
     ticker.execute(again.requested[:1])
     ticker.until_idle()
     assert len(ticker.region.executed()) == len(set(ticker.region.executed())) == 12
+
+
+def test_a_run_that_a_killed_daemon_left_half_planned_keeps_all_its_keys(ticker: Ticker) -> None:
+    """On PostgreSQL each planned event is committed by itself; a key without one looks missing."""
+    keys = window(2, TILES)
+    ticker.region.publish(START + timedelta(days=1))
+    (requested,) = ticker.evaluate().requested
+    job = ticker.find_job(requested.job_name)
+    ticker.instance.create_run_for_job(job, tags=dict(requested.tags), asset_selection=None)
+    events = SqlEventLogStorageTable
+    with ticker.instance.event_log_storage.index_connection() as connection:  # type: ignore[attr-defined]
+        half = sa.delete(events).where(events.c.partition.in_([str(key) for key in keys[3:]]))
+        assert connection.execute(half).rowcount == 3
+        connection.commit()
+    assert ticker.tick().requested == ()
+    states = ticker.region.states(ticker.instance, FOOTPRINTS, keys)
+    assert set(states.values()) == {"in progress"}
+    assert ticker.tick().requested == ()
+    assert len(ticker.instance.get_backfills()) == 1
 
 
 def test_work_is_bounded_and_resumes_where_it_was(ticker: Ticker) -> None:

@@ -44,6 +44,15 @@ concurrency:
     granularity: op
     default_limit: 4
 """
+# Dagster's daemon looks at backfills each 30 s, which no setting changes.
+_DAEMON = """\
+import sys
+import dagster._daemon.controller as controller
+controller.DEFAULT_DAEMON_INTERVAL_SECONDS = {look_every_s}
+from dagster._daemon.cli import main
+sys.argv = ["dagster-daemon", "run", "-w", {workspace!r}]
+main()
+"""
 _POSTGRES = """\
 storage:
   postgres:
@@ -75,6 +84,7 @@ class DagsterServices:
         *,
         postgres_url: str = "",
         max_runs: int = 4,
+        look_every_s: int = 30,
         config: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -90,12 +100,21 @@ class DagsterServices:
             f"  - python_file: {{relative_path: {definitions}, location_name: scene_pipeline}}\n"
         )
         self.environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith("SCENE_PIPELINE_")},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                # Every run worker would compile the package anew, which no deployment does.
+                if not name.startswith("SCENE_PIPELINE_") and name != "PYTHONDONTWRITEBYTECODE"
+            },
             "DAGSTER_HOME": str(self.home),
             "DAGSTER_DISABLE_TELEMETRY": "1",
             "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
             **(environment or {}),
         }
+        self._daemon = base / "daemon.py"
+        self._daemon.write_text(
+            _DAEMON.format(look_every_s=look_every_s, workspace=str(self.workspace))
+        )
         # Made before any process starts: two at once on a fresh home race for the schema.
         self.instance = dg.DagsterInstance.from_config(str(self.home))
         self.port = find_free_port()
@@ -107,7 +126,7 @@ class DagsterServices:
 
     def start_daemon(self) -> None:
         """Sensors, schedules, queue, monitoring and backfills; returns when it beats."""
-        self._start("daemon", "dagster._daemon", "run", "-w", str(self.workspace))
+        self._start("daemon", [sys.executable, str(self._daemon)])
 
         def beats() -> bool:
             log = self.log("daemon")
@@ -119,10 +138,8 @@ class DagsterServices:
 
     def start_webserver(self, *options: str) -> None:
         """GraphQL and the UI on loopback."""
-        self._start(
-            "webserver", "dagster_webserver", "-w", str(self.workspace), "-h", "127.0.0.1",
-            "-p", str(self.port), *options,
-        )  # fmt: skip
+        where = ("-w", str(self.workspace), "-h", "127.0.0.1", "-p", str(self.port))
+        self._start("webserver", self.command("dagster_webserver", *where, *options))
 
         def answers() -> bool:
             if self._processes["webserver"].poll() is not None:
@@ -135,10 +152,10 @@ class DagsterServices:
 
         wait_until(answers, "the web server's answer")
 
-    def _start(self, name: str, *arguments: str) -> None:
+    def _start(self, name: str, command: list[str]) -> None:
         with self._log_path(name).open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                self.command(*arguments),
+                command,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

@@ -48,7 +48,9 @@ from pathlib import Path
 
 from scene_pipeline_tests.services.small_region import SmallRegion
 
-region = SmallRegion(Path({base!r}), state_url={url!r}, batched={batched})
+region = SmallRegion(
+    Path({base!r}), state_url={url!r}, batched={batched}, pause_minutes={pause_minutes}
+)
 defs = region.build_definitions(running={running})
 """
 
@@ -83,6 +85,7 @@ class SmallRegion:
         *,
         state_url: str = "",
         batched: int = 4,
+        pause_minutes: float = 10,
         tiles: tuple[str, ...] = TILES,
         start: date = START,
     ) -> None:
@@ -91,7 +94,7 @@ class SmallRegion:
         self.settings = read_settings(
             region=REGION,
             policies=PolicySettings(batched=batched),
-            sensor=SensorSettings(relaunch_pause_minutes=10, max_relaunches=2),
+            sensor=SensorSettings(relaunch_pause_minutes=pause_minutes, max_relaunches=2),
         )
         self.policies = self.settings.policies
         self.definition = SceneDefinition(REGION, start, None, "small", tiles)
@@ -127,6 +130,7 @@ class SmallRegion:
                 base=str(self.base),
                 url=self.state_url,
                 batched=self.policies.batched,
+                pause_minutes=self.settings.sensor.relaunch_pause_minutes,
                 running=running,
             )
         )
@@ -209,9 +213,7 @@ class SmallRegion:
         self, instance: dg.DagsterInstance, asset: TrackedAsset, keys: Iterable[PartitionKey]
     ) -> dict[PartitionKey, StateName]:
         """State of each key."""
-        found = read_key_states(
-            instance, self.engine, self.definition, asset, keys=keys, now=datetime.now(UTC)
-        )
+        found = read_key_states(self.site(instance), asset, keys=keys, now=datetime.now(UTC))
         return {key: state.state for key, state in found.items()}
 
     # ------------------------------------------------------------------ definitions
@@ -234,7 +236,10 @@ class SmallRegion:
             return dg.Definitions(
                 assets=[_limit(footprints, batch), _limit(table, 2 * batch)],
                 jobs=jobs,
-                sensors=[build_scenes_sensor(self, jobs=jobs, running=running)],  # type: ignore[arg-type]
+                sensors=[
+                    # Dagster's daemon looks at sensors each 5 s.
+                    build_scenes_sensor(self, jobs=jobs, running=running, interval_s=5)  # type: ignore[arg-type]
+                ],
                 executor=dg.in_process_executor,
             )
 

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from scene_pipeline.ingest.http import HttpClient
-from scene_pipeline.ingest.http_parse import parse_root
-from scene_pipeline.ingest.sources.archive import Archive
 from scene_pipeline.ingest.sources.base import Declaration, Page, Query, Source
 from scene_pipeline.ingest.sources.options import (
     ArchiveOptions,
@@ -18,8 +15,6 @@ from scene_pipeline.ingest.sources.options import (
     parse_options,
 )
 from scene_pipeline.ingest.sources.presets import declaration_of, find_preset
-from scene_pipeline.ingest.sources.simulator import Simulator
-from scene_pipeline.ingest.sources.stac_api import StacApi
 from scene_pipeline.ingest.throttle import SharedThrottle
 from scene_pipeline.settings import Settings, StreamSettings
 
@@ -32,14 +27,23 @@ def open_source(stream: StreamSettings, settings: Settings, engine: sa.Engine) -
     ``engine`` is the state database, through which one rate a provider is shared. Raises
     `SettingsError` for an unknown preset or option.
     """
+    # Loaded by those who fetch: every run worker comes as far as this module.
     declaration = declaration_of(stream, settings)
     if stream.source == "simulator":
+        from scene_pipeline.ingest.sources.simulator import Simulator
+
         simulated = parse_options(SimulatorOptions, stream)
         return Simulator(settings.start_date, simulated.days, simulated.missions, declaration)
     if stream.path:
+        from scene_pipeline.ingest.sources.archive import Archive
+
         through = parse_options(ArchiveOptions, stream).complete_through
         midnight = None if through is None else datetime.combine(through, time(), UTC)
         return Archive(Path(stream.path), declaration, midnight)
+    from scene_pipeline.ingest.http import HttpClient
+    from scene_pipeline.ingest.http_parse import parse_root
+    from scene_pipeline.ingest.sources.stac_api import StacApi
+
     options = parse_options(StacOptions, stream)
     root = parse_root(stream.url or find_preset(stream.source).url)
     origin = f"{root.scheme}://{root.netloc.decode()}"
