@@ -32,6 +32,7 @@ from dagster._core.remote_origin import (
 )
 from dagster._core.storage.event_log.schema import SqlEventLogStorageTable
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
+from dagster._core.storage.runs.schema import RunTagsTable
 
 from scene_pipeline.backfill.tags import REGION_TAG
 from scene_pipeline.backfill.versions import DATA_VERSION_TAG
@@ -55,6 +56,7 @@ __all__ = [
     "read_latest_positions",
     "read_latest_versions",
     "report_planned",
+    "restore_run_tags",
 ]
 
 _WINDOW = 30_000
@@ -260,6 +262,31 @@ def create_planned_run(
     run = instance.get_run_by_id(run_id)
     if run is not None and run.status == dg.DagsterRunStatus.NOT_STARTED:
         instance.submit_run(run_id, workspace)
+
+
+def restore_run_tags(
+    instance: dg.DagsterInstance, job_name: str, *, tags: Mapping[str, str], since: datetime
+) -> list[dg.DagsterRun]:
+    """Runs of a job that carry ``tags`` and cannot be found by them: now they can.
+
+    On PostgreSQL Dagster commits a run before its tags; who was killed in between left one.
+    """
+    named = dg.RunsFilter(job_name=job_name, created_after=since)
+    found_by_tags = {run.run_id for run in instance.get_runs(dg.RunsFilter(tags=dict(tags)))}
+    hidden = [
+        run
+        for run in instance.get_runs(named)
+        if run.run_id not in found_by_tags and tags.items() <= run.tags.items()
+    ]
+    rows = [
+        {"run_id": run.run_id, "key": key, "value": value}
+        for run in hidden
+        for key, value in run.tags.items()
+    ]
+    if rows:
+        with instance.run_storage.connect() as connection:  # type: ignore[attr-defined]
+            connection.execute(RunTagsTable.insert(), rows)
+    return hidden
 
 
 def report_planned(

@@ -15,6 +15,7 @@ from datetime import date, datetime, timedelta
 
 from scene_pipeline.backfill.assets import FOOTPRINTS, WAVES, TrackedAsset, choose_policy
 from scene_pipeline.backfill.audit import audit_backfills
+from scene_pipeline.backfill.dagster_internals import restore_run_tags
 from scene_pipeline.backfill.key_states import Coverage, Site, read_coverage, read_key_states
 from scene_pipeline.backfill.launch import (
     Place,
@@ -31,7 +32,7 @@ from scene_pipeline.backfill.plan import Plan
 from scene_pipeline.backfill.plan_store import Launcher, StoredPlan, read_open_plans
 from scene_pipeline.backfill.selection import LAUNCHABLE, Selection
 from scene_pipeline.backfill.states import KeyState, StateName
-from scene_pipeline.backfill.tags import FRONTIER_TAG, LAUNCH_TAG
+from scene_pipeline.backfill.tags import BACKFILL_TAG, FRONTIER_TAG, LAUNCH_TAG
 from scene_pipeline.ingest.raw import RawVersion, clear_reopened, read_reopened
 from scene_pipeline.scenes.keys import PartitionKey
 from scene_pipeline.settings import PolicySettings, SensorSettings
@@ -186,6 +187,13 @@ def _finish_open_plans(site: Site, coverage: Coverage, *, place: Place) -> list[
         if stored.launcher.kind == "cli" and not adopt_plan(site, stored, launcher=SENSOR):
             continue
         created = find_created_runs(site.instance, stored.plan)
+        if len(created) < len(stored.plan.rectangles) and restore_run_tags(
+            site.instance,
+            stored.plan.policy.job_name,
+            tags={BACKFILL_TAG: stored.plan.plan_id},
+            since=stored.created_at,
+        ):
+            created = find_created_runs(site.instance, stored.plan)
         lacking = [run for run in stored.plan.runs if run.index not in created]
         if lacking:
             requested += _requests(stored, coverage, only={run.index for run in lacking})

@@ -13,6 +13,7 @@ import dagster as dg
 import pytest
 import sqlalchemy as sa
 from dagster._core.storage.event_log.schema import SqlEventLogStorageTable
+from dagster._core.storage.runs.schema import RunTagsTable
 
 from scene_pipeline.backfill.assets import FOOTPRINTS, TABLE, choose_policy
 from scene_pipeline.backfill.dagster_internals import BulkActionStatus, add_backfill_row
@@ -156,6 +157,20 @@ def test_a_run_that_a_killed_daemon_left_half_planned_keeps_all_its_keys(ticker:
     assert set(states.values()) == {"in progress"}
     assert ticker.tick().requested == ()
     assert len(ticker.instance.get_backfills()) == 1
+
+
+def test_a_run_that_a_killed_daemon_left_without_tags_is_not_made_again(ticker: Ticker) -> None:
+    """On PostgreSQL a run is committed before its tags, and Dagster finds runs by those alone."""
+    ticker.region.publish(START + timedelta(days=1))
+    (requested,) = ticker.evaluate().requested
+    job = ticker.find_job(requested.job_name)
+    run = ticker.instance.create_run_for_job(job, tags=dict(requested.tags), asset_selection=None)
+    with ticker.instance.run_storage.connect() as connection:  # type: ignore[attr-defined]
+        connection.execute(sa.delete(RunTagsTable).where(RunTagsTable.c.run_id == run.run_id))
+    assert ticker.tick().requested == ()
+    (row,) = ticker.instance.get_backfills()
+    (found,) = ticker.instance.get_runs(dg.RunsFilter(tags={"dagster/backfill": row.backfill_id}))
+    assert found.run_id == run.run_id
 
 
 def test_work_is_bounded_and_resumes_where_it_was(ticker: Ticker) -> None:
