@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["IngestReport", "run_ingest"]
 
+# As found, not as another round that is under way has set it.
+_USUAL_COLLECTIONS = gc.get_threshold()
+
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
@@ -92,12 +95,11 @@ def _rare_collections() -> Iterator[None]:
     A page is a hundred thousand containers without a cycle: looking through them at every 700th,
     and through all modules now and then, takes as long as parsing them.
     """
-    usual = gc.get_threshold()
     gc.set_threshold(200_000, 20, 50)
     try:
         yield
     finally:
-        gc.set_threshold(*usual)
+        gc.set_threshold(*_USUAL_COLLECTIONS)
 
 
 def _run(
