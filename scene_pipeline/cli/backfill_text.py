@@ -25,8 +25,10 @@ _SHOWN = 8
 
 
 def _name_some(names: Sequence[object]) -> str:
-    more = f" … and {len(names) - _SHOWN} more (--json lists all)" if len(names) > _SHOWN else ""
-    return ", ".join(map(str, names[:_SHOWN])) + more
+    shown = ", ".join(map(str, names[:_SHOWN]))
+    if len(names) <= _SHOWN:
+        return shown
+    return f"{len(names)}: {shown} … (--json lists all)"
 
 
 def _so_many(count: int, unit: str) -> str:

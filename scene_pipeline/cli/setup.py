@@ -111,6 +111,13 @@ def dev(options: tuple[str, ...]) -> None:
     target = (
         ["-w", str(_WORKSPACE)] if _WORKSPACE.exists() else ["-m", "scene_pipeline.definitions"]
     )
-    environment = {**os.environ, "DAGSTER_HOME": str(find_home(settings))}
+    # Dagster's first word would be that this command of its own is superseded.
+    quiet = "ignore:Function `dev_command` is superseded"
+    environment = {
+        **os.environ,
+        "DAGSTER_HOME": str(find_home(settings)),
+        "PYTHONWARNINGS": ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), quiet))),
+    }
+    click.echo("starting Dagster; its page answers after some seconds, ctrl-c ends all", err=True)
     command = [sys.executable, "-m", "dagster", "dev", *target, *options]
     os.execve(sys.executable, command, environment)  # noqa: S606  our own interpreter
