@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import re
 import shlex
@@ -16,10 +17,12 @@ from pathlib import Path
 import click
 import pytest
 
+from scene_pipeline.backfill.claims import LEASE_S
 from scene_pipeline.backfill.recommend import History, recommend_policy
 from scene_pipeline.cli.main import cli, main
 from scene_pipeline.ingest.sources.simulator import simulate_items
 from scene_pipeline.settings import load_settings, read_settings
+from scene_pipeline_tests.conftest import require_service
 from scene_pipeline_tests.services.built_region import build_region
 from scene_pipeline_tests.services.http_server import serve
 from scene_pipeline_tests.services.memory_stac import MemoryStac
@@ -32,9 +35,10 @@ from scene_pipeline_tests.services.pages_of_docs import (
     read_lines,
     read_page,
 )
-from scene_pipeline_tests.services.postgres import PostgresCluster
+from scene_pipeline_tests.services.postgres import PostgresCluster, find_binaries, run_cluster
 from scene_pipeline_tests.services.s3 import S3Server
 
+BENCHMARKS = ROOT / "scene_pipeline_tests" / "benchmarks"
 ALPS = (6.0, 45.0, 12.0, 48.0)
 
 # Command, as the page has it → why it is not run here.
@@ -175,6 +179,19 @@ def test_commands_in_the_text_are_commands(page: str) -> None:
         found.make_context("docs", words)
 
 
+def test_numbers_and_benchmarks_of_the_pages_are_those_of_the_code() -> None:
+    assert LEASE_S == 120
+    assert "two minutes" in read_page("docs/operating.md")
+    sources = "".join(path.read_text() for path in BENCHMARKS.glob("bench_*.py"))
+    names = re.findall(r'@benchmark\("(\w+)"', sources)
+    asked = {
+        name for page in PAGES for name in re.findall(r"make bench ONLY=(\w+)", read_page(page))
+    }
+    assert "backfill" in asked
+    for part in asked - {"name"}:
+        assert any(part in name for name in names), part
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", read_page(page)):
@@ -261,11 +278,21 @@ def test_missions(stac_url: str, tmp_path: Path) -> None:
     assert {"stac-sentinel-2-l2a", "stac-landsat-c2-l2"} <= set(listed.split())
 
 
+@pytest.fixture
+def cluster() -> Iterator[PostgresCluster]:
+    """A server of its own: roles are the whole server's, and these keep their names."""
+    require_service(find_binaries() is not None, "PostgreSQL with PostGIS")
+    with run_cluster() as made:
+        yield made
+
+
+# A command leaves its connections to the end of its process, and this one goes on.
+@pytest.mark.filterwarnings("ignore:.* was deleted while still open:ResourceWarning")
 @pytest.mark.postgres
 @pytest.mark.s3
-def test_production(postgres: PostgresCluster, s3_server: S3Server, tmp_path: Path) -> None:
-    warehouse, state = (postgres.url(postgres.new_database()) for _ in range(2))
-    dagster = postgres.url(postgres.new_database())
+def test_production(cluster: PostgresCluster, s3_server: S3Server, tmp_path: Path) -> None:
+    warehouse, state = (cluster.url(cluster.new_database()) for _ in range(2))
+    dagster = cluster.url(cluster.new_database())
     (tmp_path / "infra").symlink_to(ROOT / "infra")
     words = {
         "psql -d warehouse": f"psql {warehouse}",
@@ -281,6 +308,7 @@ def test_production(postgres: PostgresCluster, s3_server: S3Server, tmp_path: Pa
     secrets = {f"SCENE_PIPELINE_S3__{name}": "test" for name in ("ACCESS_KEY", "SECRET_KEY")}
     shell = Shell(tmp_path, words, secrets)
     shell.run_page("docs/production.md")
+    gc.collect()
     for block in read_blocks("docs/operating.md", "sql"):
         done = subprocess.run(["psql", warehouse, "-v", "ON_ERROR_STOP=1", "-c", block.text],
                               capture_output=True, text=True, check=False)  # fmt: skip
