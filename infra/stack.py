@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from string import Template
@@ -62,6 +63,7 @@ class Stack:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._open = ExitStack()
         self._cluster: Any = None
+        self.stop_s3: Callable[[], None] = lambda: None
         self._healthy: set[str] = set()
         self.ports = {name: find_free_port() for name in ("s3", "code", "webserver")}
         self.ports["proxy"] = port or find_free_port()
@@ -181,7 +183,7 @@ class Stack:
         logging.getLogger("werkzeug").setLevel(logging.WARNING)
         server = ThreadedMotoServer("127.0.0.1", self.ports["s3"], verbose=False)
         server.start()
-        self._open.callback(server.stop)
+        self.stop_s3 = server.stop
 
     def _start_proxy(self) -> None:
         nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
@@ -265,6 +267,7 @@ class Stack:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         self._processes.clear()
+        self.stop_s3()
         self._open.close()
 
     def __enter__(self) -> Stack:

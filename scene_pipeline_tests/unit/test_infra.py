@@ -152,3 +152,16 @@ def test_the_entry_point_reads_secrets_from_files(tmp_path: Path) -> None:
         env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.strip() == str(["p%w 'quoted\"", "p%w 'quoted\"", "stays", None, None])
+
+
+def test_the_run_launcher_of_workers_is_one() -> None:
+    from dagster._config import process_config
+    from dagster_celery.launcher import CeleryRunLauncher
+
+    named = yaml.safe_load((INFRA / "celery/launcher.yaml").read_text())["run_launcher"]
+    assert (named["module"], named["class"]) == (CeleryRunLauncher.__module__, "CeleryRunLauncher")
+    config = {
+        name: "redis://x" if isinstance(value, dict) and "env" in value else value
+        for name, value in named["config"].items()
+    }
+    assert not process_config(CeleryRunLauncher.config_type(), config).errors
