@@ -31,6 +31,11 @@ defs = load_region(Path(__file__).with_suffix(".toml"))
 RETENTION = "\n[retention]\nraw_days = 1\ntable_months = 1\n"
 
 
+def connect(pipeline: Pipeline) -> sa.Connection:
+    """A connection that ends with its block."""
+    return sa.create_engine(pipeline.state.url, poolclass=sa.NullPool).connect()
+
+
 def write_regions(folder: Path, url: str) -> Path:
     """A module and a settings file a region, and the workspace that loads both.
 
@@ -92,7 +97,7 @@ def test_regions_share_everything_and_never_meet(
     }
     assert keys["north"] == keys["south"], "the same names"
     rows = {}
-    with sa.create_engine(pipelines["north"].state.url).connect() as connection:
+    with connect(pipelines["north"]) as connection:
         for table in ("items", "raw_versions", "plans", "segments", "streams", "frontiers"):
             query = sa.text(f"SELECT region, count(*) FROM {table} GROUP BY region")
             rows[table] = dict(connection.execute(query).tuples().all())
@@ -120,7 +125,7 @@ def test_regions_share_everything_and_never_meet(
     (tmp_path / "north.toml").write_text(Path(config["north"]).read_text() + RETENTION)
     assert command("expire", CONFIG=config["north"]).code == 0
     assert read_retention(pipelines["south"].state, "south") == (None, None)
-    with sa.create_engine(pipelines["south"].state.url).connect() as connection:
+    with connect(pipelines["south"]) as connection:
         query = sa.text("SELECT count(*) FROM scenes.scene_footprints WHERE region = 'south'")
         assert connection.execute(query).scalar_one() == rows["footprints"]["south"]
     for pipeline in pipelines.values():
