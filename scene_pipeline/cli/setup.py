@@ -113,11 +113,7 @@ def dev(options: tuple[str, ...]) -> None:
     )
     # Dagster's first word would be that this command of its own is superseded.
     quiet = "ignore:Function `dev_command` is superseded"
-    environment = {
-        **os.environ,
-        "DAGSTER_HOME": str(find_home(settings)),
-        "PYTHONWARNINGS": ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), quiet))),
-    }
+    environment = {**os.environ, "DAGSTER_HOME": str(find_home(settings))}
     click.echo("starting Dagster; its page answers after some seconds, ctrl-c ends all", err=True)
-    command = [sys.executable, "-m", "dagster", "dev", *target, *options]
+    command = [sys.executable, "-W", quiet, "-m", "dagster", "dev", *target, *options]
     os.execve(sys.executable, command, environment)  # noqa: S606  our own interpreter
