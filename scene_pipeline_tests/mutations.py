@@ -123,7 +123,7 @@ MUTATIONS = (
     Mutation(
         "Replays are absorbed by receipts", "landing",
         "        or row.outcome not in _KNOWN\n", "        or True\n",
-        "property/test_ingest_simulation.py::test_schedules_never_break_the_promise",
+        RULES + "test_a_version_that_comes_again_changes_nothing",
     ),
     Mutation(
         "The old place of an Item that moved is touched", "registry",
@@ -190,7 +190,7 @@ MUTATIONS = (
         "The frontier moves upward only", "frontier_plan",
         "if published is not None and (bound is None or bound.order < published.order):",
         "if False:",
-        RULES + "test_another_scope_never_resumes_a_token_and_joins_anew",
+        "unit/test_frontier_plan.py::test_it_never_goes_back",
     ),
     Mutation(
         "A stale aggregator loses", "frontier",

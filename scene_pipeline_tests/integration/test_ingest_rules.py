@@ -174,6 +174,24 @@ def test_an_item_that_moves_touches_its_old_and_its_new_place(world: World) -> N
     assert [row.tile for row in rows(world, t.placements, "tile")] == [EAST]
 
 
+def test_a_version_that_comes_again_changes_nothing(world: World) -> None:
+    provider = covered_world(world)
+    (first,) = provider.versions
+    publish(provider, "old", HOUR, place="east")
+    assert sweep(world, "a", "rescan") == "done"
+
+    def stored() -> list[Any]:
+        names = ("day", "tile", "raw_seq")
+        return [rows(world, t.raw_versions, *names), rows(world, t.segments, "digest"),
+                rows(world, t.items, "item_id", "digest")]  # fmt: skip
+
+    before = stored()
+    assert len(before[1]) == 2
+    provider.versions = [replace(first, withdrawn_s=None)]  # a cache that is behind
+    assert sweep(world, "a", "rescan") == "done"
+    assert stored() == before
+
+
 def test_gone_after_two_exact_rescans_and_back_when_seen_again(world: World) -> None:
     provider = covered_world(world)
     provider.withdraw("old", world.now_s)
