@@ -305,7 +305,7 @@ def _examine_disk(pipeline: Pipeline) -> Iterator[Finding]:
 
 
 def _examine_streams(pipeline: Pipeline) -> Iterator[Finding]:
-    from scene_pipeline.ingest.streams import list_streams
+    from scene_pipeline.ingest.streams import BARREN, list_streams
 
     configured = {stream.name for stream in pipeline.settings.streams}
     views = list_streams(
@@ -324,6 +324,10 @@ def _examine_streams(pipeline: Pipeline) -> Iterator[Finding]:
             text = f"{view.stream} is alive, but has had nothing new for {days:.1f} days"
             yield Finding(
                 "streams", "warning", text, "ask the provider; scene-pipeline streams list"
+            )
+        elif view.is_barren:
+            yield Finding(
+                "streams", "warning", f"{view.stream}: {BARREN}", "scene-pipeline streams list"
             )
         elif view.membership == "member" and not view.is_configured:
             text = f"{view.stream} holds the frontier, and the settings do not name it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -85,14 +85,28 @@ def _read_and_show(
     from scene_pipeline.defs.home import open_instance
     from scene_pipeline.defs.ingest import document_round
     from scene_pipeline.defs.pipeline import Pipeline
+    from scene_pipeline.ingest.streams import BARREN, list_streams
 
     pipeline = Pipeline(load_settings())
     with open_instance(pipeline.settings) as instance:
         report, reported = read_streams(
             console, pipeline, instance, lane=lane, streams=streams or None, until=until
         )
-    document = {**document_round(report), "keys_reported": reported}
-    console.result(document, lambda: show_round(console, document))
+    views = list_streams(
+        pipeline.state,
+        pipeline.region,
+        configured={stream.name for stream in pipeline.settings.streams},
+        now=datetime.now(UTC),
+    )
+    barren = [view.stream for view in views if view.is_barren]
+    document = {**document_round(report), "keys_reported": reported, "barren": barren}
+
+    def show() -> None:
+        show_round(console, document)
+        for name in barren:
+            console.line(f"{name}: {BARREN}")
+
+    console.result(document, show)
     codes = [
         error.exit_code if isinstance(error, ScenePipelineError) else 1
         for _, error in report.errors

@@ -140,7 +140,7 @@ def _describe_states(site: _Site, asset: TrackedAsset, states: States) -> Sectio
         ]
         columns = ("key", "attempt", "run ended", "run")
         blocks.append(Table(_of("failed keys, newest", rows, failed), columns, rows))
-        command = f"scene-pipeline partitions diagnose '{failed[-1].key}'"
+        command = f"scene-pipeline backfill diagnose --keys '{failed[-1].key}'"
         blocks.append(Paragraph("Why the newest of them failed, and what to do:", command))
     return Section(f"Keys of {asset.name}", blocks, attention=bool(failed))
 

@@ -30,10 +30,10 @@ def streams() -> None:
 def list_all(console: Console) -> int:
     """Show every stream, how far it is proven, and what is wrong with it.
 
-    Exits with 1 where a stream is blocked or stalled.
+    Exits with 1 where a stream is blocked or stalled, or has never brought an Item.
     """
     from scene_pipeline.defs.pipeline import Pipeline
-    from scene_pipeline.ingest.streams import list_streams
+    from scene_pipeline.ingest.streams import BARREN, list_streams
 
     settings = load_settings()
     pipeline = Pipeline(settings)
@@ -58,6 +58,7 @@ def list_all(console: Console) -> int:
                 "last_page_at": view.last_page_at,
                 "last_new_at": view.last_new_at,
                 "stalled_hours": view.stalled_for and round(view.stalled_for / timedelta(hours=1)),
+                "barren": view.is_barren,
                 "pages": view.pages,
                 "landed": view.landed,
                 "outside": view.outside,
@@ -89,6 +90,8 @@ def list_all(console: Console) -> int:
             if view.stalled_for is not None:
                 days = view.stalled_for / timedelta(days=1)
                 console.line(f"{view.stream}: alive, but nothing new for {days:.1f} days")
+            if view.is_barren:
+                console.line(f"{view.stream}: {BARREN}")
             for kind, count in view.violations.items():
                 console.line(f"{view.stream}: {count} Items {kind} behind the frontier")
 
@@ -97,7 +100,7 @@ def list_all(console: Console) -> int:
         view
         for view in views
         if view.membership in {"member", "joining"}
-        and (view.state == "blocked" or view.stalled_for is not None)
+        and (view.state == "blocked" or view.stalled_for is not None or view.is_barren)
     ]
     return 1 if unwell else 0
 

@@ -16,7 +16,9 @@ from scene_pipeline.ingest.quarantine import OPEN
 from scene_pipeline.state import tables as t
 from scene_pipeline.state.database import reading
 
-__all__ = ["StreamView", "join_stream", "leave_stream", "list_streams", "retire_stream"]
+__all__ = ["BARREN", "StreamView", "join_stream", "leave_stream", "list_streams", "retire_stream"]
+
+BARREN = "it has never brought an Item; are collection and area what the provider has?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ class StreamView:
     leaving, left, retired, new (joins with the next ingest). ``is_configured``: the settings
     name it; a member that they do not name still holds the frontier. ``state`` and ``reason``:
     of its forward checkpoint. ``stalled_for``: set where nothing new has come for longer than
-    its cadence; alive and empty is not the same as well. ``violations`` by kind: late, changed,
+    its cadence; alive and empty is not the same as well. ``is_barren``: it was read and has
+    never brought an Item, as a misspelt Collection does. ``violations`` by kind: late, changed,
     vanished.
     """
 
@@ -43,6 +46,7 @@ class StreamView:
     last_page_at: datetime | None
     last_new_at: datetime | None
     stalled_for: timedelta | None
+    is_barren: bool
     pages: int
     landed: int
     outside: int
@@ -98,6 +102,7 @@ def list_streams(
                 last_page_at=row.last_page_at,
                 last_new_at=row.last_new_at,
                 stalled_for=_measure_stall(row, now) if active else None,
+                is_barren=active and row.pages > 0 and row.last_new_at is None,
                 pages=row.pages,
                 landed=row.landed,
                 outside=row.outside,

@@ -449,3 +449,18 @@ def test_silence_past_the_cadence_is_seen(world: World) -> None:  # A56
     stalled = list_streams(world.engine, "rules", now=later, **names)[0].stalled_for
     assert stalled is not None
     assert stalled >= timedelta(days=9)
+
+
+def test_a_stream_that_never_brings_an_item_is_seen(lone_world: World) -> None:
+    """A misspelt Collection is served as an empty page, and an empty archive is soon complete."""
+    world = lone_world
+    provider = add(world)
+    names = {"configured": ["a"], "now": world.now}
+    assert not list_streams(world.engine, "rules", **names)[0].is_barren  # not read yet
+    world.now_s = 6 * HOUR
+    assert sweep(world, "a") == "done"
+    assert list_streams(world.engine, "rules", **names)[0].is_barren
+    publish(provider, "first", 5 * HOUR)
+    world.now_s = 12 * HOUR
+    assert sweep(world, "a") == "done"
+    assert not list_streams(world.engine, "rules", **names)[0].is_barren
