@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
-PYTEST := SCENE_PIPELINE_REQUIRE_SERVICES=1 $(BIN)/pytest -n 2 --dist loadfile
+PYTEST := SCENE_PIPELINE_REQUIRE_SERVICES=1 $(BIN)/pytest -n 2 --dist loadfile --durations 12
 
 .DEFAULT_GOAL := help
 .PHONY: help audit coverage demo dev test test-embedded test-full bench lint lock docs screenshots stack wheel clean

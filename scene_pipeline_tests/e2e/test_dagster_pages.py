@@ -66,7 +66,7 @@ def test_ingest_shows_the_frontier_as_a_chart(pages: DagsterPages, browser: Brow
     browser.open(f"{pages.url}/assets/fiji/ingest_frontier?view=overview")
     browser.wait_for_words("simulator-sim-optical", "complete_through")
     picture = pages.open_picture(browser)
-    assert "complete through 2024-06-04" in picture["alt"]
+    assert "everything before 2024-06-04 00:00 UTC is complete" in picture["alt"]
     assert picture["shares"][svg.VERMILION] > 0.002  # the holder's bar
 
 

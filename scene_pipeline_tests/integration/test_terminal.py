@@ -139,5 +139,5 @@ def test_a_command_fits_80_columns(
     assert screen.lines
     if screen.terminal:
         wide = [line for line in screen.lines if len(line) > 80 and not _COMMAND.search(line)]
-        # A path is one word: a break in it could not be copied.
-        assert [line for line in wide if not line.strip().startswith("/")] == []
+        # An address is one word: a break in it could not be copied.
+        assert [line for line in wide if not line.strip().startswith(("/", "sqlite:"))] == []
