@@ -305,12 +305,9 @@ def _examine_disk(pipeline: Pipeline) -> Iterator[Finding]:
 
 
 def _examine_streams(pipeline: Pipeline) -> Iterator[Finding]:
-    from scene_pipeline.ingest.streams import BARREN, list_streams
+    from scene_pipeline.ingest.streams import BARREN
 
-    configured = {stream.name for stream in pipeline.settings.streams}
-    views = list_streams(
-        pipeline.state, pipeline.region, configured=configured, now=datetime.now(UTC)
-    )
+    views = pipeline.list_streams(now=datetime.now(UTC))
     for view in views:
         if view.state == "blocked" and view.membership in {"member", "joining"}:
             yield Finding(
@@ -336,5 +333,6 @@ def _examine_streams(pipeline: Pipeline) -> Iterator[Finding]:
             )
         else:
             yield Finding("streams", "ok", f"{view.stream}, {view.membership}")
+    configured = {stream.name for stream in pipeline.settings.streams}
     for name in sorted(configured - {view.stream for view in views}):
         yield Finding("streams", "ok", f"{name} joins with the first ingest")

@@ -85,19 +85,14 @@ def _read_and_show(
     from scene_pipeline.defs.home import open_instance
     from scene_pipeline.defs.ingest import document_round
     from scene_pipeline.defs.pipeline import Pipeline
-    from scene_pipeline.ingest.streams import BARREN, list_streams
+    from scene_pipeline.ingest.streams import BARREN
 
     pipeline = Pipeline(load_settings())
     with open_instance(pipeline.settings) as instance:
         report, reported = read_streams(
             console, pipeline, instance, lane=lane, streams=streams or None, until=until
         )
-    views = list_streams(
-        pipeline.state,
-        pipeline.region,
-        configured={stream.name for stream in pipeline.settings.streams},
-        now=datetime.now(UTC),
-    )
+    views = pipeline.list_streams(now=datetime.now(UTC))
     barren = [view.stream for view in views if view.is_barren]
     document = {**document_round(report), "keys_reported": reported, "barren": barren}
 

@@ -95,7 +95,6 @@ def metrics(console: Console, *, textfile: Path | None, days: int) -> None:
 def _collect(desk: Desk, days: int) -> Iterator[Sample]:
     from scene_pipeline.defs.home import POOLS
     from scene_pipeline.ingest.frontier import read_frontier
-    from scene_pipeline.ingest.streams import list_streams
     from scene_pipeline.ingest.throttle import read_requests
 
     state, now = desk.pipeline.state, desk.now
@@ -106,8 +105,7 @@ def _collect(desk: Desk, days: int) -> Iterator[Sample]:
         yield Sample("frontier_lag_seconds", lag, (region,))
     if frontier and frontier.holder:
         yield Sample("frontier_holder", 1, (region, ("stream", frontier.holder)))
-    configured = {stream.name for stream in desk.pipeline.settings.streams}
-    for view in list_streams(state, desk.pipeline.region, configured=configured, now=now):
+    for view in desk.pipeline.list_streams(now=now):
         labels = (region, ("stream", view.stream))
         yield Sample("stream_blocked", view.state == "blocked", labels)
         if view.bound:

@@ -33,16 +33,9 @@ def list_all(console: Console) -> int:
     Exits with 1 where a stream is blocked or stalled, or has never brought an Item.
     """
     from scene_pipeline.defs.pipeline import Pipeline
-    from scene_pipeline.ingest.streams import BARREN, list_streams
+    from scene_pipeline.ingest.streams import BARREN
 
-    settings = load_settings()
-    pipeline = Pipeline(settings)
-    views = list_streams(
-        pipeline.state,
-        pipeline.region,
-        configured={stream.name for stream in settings.streams},
-        now=datetime.now(UTC),
-    )
+    views = Pipeline(load_settings()).list_streams(now=datetime.now(UTC))
     document = {
         "streams": [
             {

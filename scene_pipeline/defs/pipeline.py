@@ -6,7 +6,7 @@ a store or a grid in a way of its own. Nothing here imports Dagster.
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from scene_pipeline.ingest.streams import StreamView
     from scene_pipeline.lake.partitions import PartitionLake
     from scene_pipeline.lake.store import ObjectStore
     from scene_pipeline.scenes.grid import WebMercatorGrid
@@ -89,6 +90,13 @@ class Pipeline:
         # Any key: reading its version connects and compares the schema's revision.
         any_key = PartitionKey(self.definition.start, self.definition.tiles[0])
         self.warehouse.read_versions([any_key])
+
+    def list_streams(self, *, now: datetime) -> list[StreamView]:
+        """Every stream that the region has ever had, by name."""
+        from scene_pipeline.ingest.streams import list_streams
+
+        configured = {stream.name for stream in self.settings.streams}
+        return list_streams(self.state, self.region, configured=configured, now=now)
 
     @property
     def warehouse_address(self) -> str:

@@ -98,8 +98,11 @@ def commit_page(
             repeated=_is_visited(connection, current, page.next_token),
             now=now,
         )
-        news = [landing.scene for landing in find_news(prepared, receipts)]
-        segment = write_segment(store, stored.region, scenes_to_table(news)) if news else None
+        news = find_news(prepared, receipts)
+        segment = None
+        if news:
+            table = scenes_to_table([landing.scene for landing in news])
+            segment = write_segment(store, stored.region, table)
         counters = lock_region(
             connection, stored.region, arrivals=1, traversals=int(current.traversal is None)
         )
@@ -131,6 +134,7 @@ def commit_page(
             ),
             prepared=prepared,
             receipts=receipts,
+            news=news,
             segment=segment.digest if segment else None,
         )
         complete, tombstones = False, 0

@@ -97,13 +97,13 @@ def land(
     *,
     prepared: PreparedPage,
     receipts: Receipts,
+    news: list[Landing],
     segment: str | None,
 ) -> Landed:
-    """Store what `prepared` comes to; ``segment`` holds at least its news.
+    """Store what `prepared` comes to; ``segment`` holds at least its ``news`` (`find_news`).
 
     The caller holds the region's lock. Raises nothing of its own.
     """
-    news = find_news(prepared, receipts)
     before = select_items(connection, arrival.region, prepared.ids)
     after, older = _choose_versions(news, before, arrival, segment)
     late = _record_late(connection, arrival, before, after)

@@ -144,12 +144,20 @@ def _land(region: Region, each: QuarantinedItem, prepared: PreparedPage) -> None
         segment = write_segment(region.store, name, table)
         counters = lock_region(connection, name, arrivals=1)
         receipts = select_receipts(connection, name, each.stream, prepared)
-        if find_news(prepared, receipts):
+        news = find_news(prepared, receipts)
+        if news:
             write_segment_row(
                 connection, name, segment, stream=each.stream, routing=prepared.routing, now=now
             )
         arrival = Arrival(region=name, stream=each.stream, number=counters.arrivals, at=now)
-        land(connection, arrival, prepared=prepared, receipts=receipts, segment=segment.digest)
+        land(
+            connection,
+            arrival,
+            prepared=prepared,
+            receipts=receipts,
+            news=news,
+            segment=segment.digest,
+        )
         column = t.quarantine.c
         connection.execute(
             t.quarantine.update()

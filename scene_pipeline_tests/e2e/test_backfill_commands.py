@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scene_pipeline.cli.main import main
 from scene_pipeline.settings import load_settings
 from scene_pipeline_tests.services.built_region import START, BuiltRegion, build_region
+from scene_pipeline_tests.services.command import Command, Outcome
 
 DAYS = 2
 LAST = START + timedelta(days=DAYS - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a command printed and returned."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        parsed: dict[str, Any] = json.loads(self.out)
-        return parsed
-
-
-Run = Callable[..., Answer]
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +31,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltRegion:
 @pytest.fixture
 def run(
     built: BuiltRegion, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Run]:
+) -> Iterator[Command]:
     monkeypatch.setenv("SCENE_PIPELINE_CONFIG", str(built.config))
     load_settings.cache_clear()
 
-    def command(*arguments: str) -> Answer:
+    def command(*arguments: str) -> Outcome:
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
             main(list(arguments))
         printed = capsys.readouterr()
         code = left.value.code
         assert isinstance(code, int)
-        return Answer(code, printed.out, printed.err)
+        return Outcome(code, printed.out, printed.err)
 
     yield command
     load_settings.cache_clear()
@@ -72,7 +53,7 @@ def spoilt(built: BuiltRegion) -> str:
     return str(built.damaged)
 
 
-def test_the_strip_shows_a_cell_a_key_and_a_line_a_tile(run: Run, built: BuiltRegion) -> None:
+def test_the_strip_shows_a_cell_a_key_and_a_line_a_tile(run: Command, built: BuiltRegion) -> None:
     answer = run("partitions", "status", "--asset", "footprint_table")
     assert answer.code == 1, "a failed key is a finding"
     assert "1 failed" in answer.out
@@ -90,7 +71,7 @@ def test_the_strip_shows_a_cell_a_key_and_a_line_a_tile(run: Run, built: BuiltRe
     assert sum(counts[0]["counts"].values()) == len(tiles) * DAYS
 
 
-def test_a_plan_counts_states_and_runs_and_starts_nothing(run: Run, built: BuiltRegion) -> None:
+def test_a_plan_counts_states_and_runs_and_starts_nothing(run: Command, built: BuiltRegion) -> None:
     text = run("backfill", "plan")
     assert text.code == 0
     assert "to run: 0 keys" in text.out
@@ -109,7 +90,9 @@ def test_a_plan_counts_states_and_runs_and_starts_nothing(run: Run, built: Built
     assert [plan["keys"] for plan in failed] == [0, 1]
 
 
-def test_the_diagnosis_names_key_cause_error_and_what_to_do(run: Run, built: BuiltRegion) -> None:
+def test_the_diagnosis_names_key_cause_error_and_what_to_do(
+    run: Command, built: BuiltRegion
+) -> None:
     rows = run("backfill", "status", "--json").document["backfills"]
     (failed,) = [row for row in rows if row["failed"]]
     assert failed["asset"] == "footprint_table"
@@ -128,7 +111,7 @@ def test_the_diagnosis_names_key_cause_error_and_what_to_do(run: Run, built: Bui
     assert account["findings"][0]["upstream_version"] >= 0
 
 
-def test_a_window_is_diagnosed_with_rejected_keys_apart(run: Run, built: BuiltRegion) -> None:
+def test_a_window_is_diagnosed_with_rejected_keys_apart(run: Command, built: BuiltRegion) -> None:
     """One day too far at the end, after an edit: not failed, and not cut off in silence."""
     after = LAST + timedelta(days=1)
     answer = run(
@@ -160,7 +143,7 @@ def test_a_window_is_diagnosed_with_rejected_keys_apart(run: Run, built: BuiltRe
     ],
 )
 def test_a_wrong_request_starts_nothing_and_says_what_to_do(
-    run: Run, arguments: tuple[str, ...], code: int, text: str
+    run: Command, arguments: tuple[str, ...], code: int, text: str
 ) -> None:
     answer = run(*arguments)
     assert answer.code == code
@@ -168,7 +151,7 @@ def test_a_wrong_request_starts_nothing_and_says_what_to_do(
     assert answer.out == ""
 
 
-def test_keys_come_from_a_file_whose_wrong_line_is_named(run: Run, tmp_path: Path) -> None:
+def test_keys_come_from_a_file_whose_wrong_line_is_named(run: Command, tmp_path: Path) -> None:
     listed = tmp_path / "keys.txt"
     listed.write_text("# from the audit\n2024-06-01|7-126-70\n\n2024-06-31|7-126-70\n")
     answer = run("backfill", "plan", "--keys-file", str(listed))
@@ -177,7 +160,7 @@ def test_keys_come_from_a_file_whose_wrong_line_is_named(run: Run, tmp_path: Pat
 
 
 def test_a_saved_plan_is_launched_once_and_refused_when_it_is_stale(
-    run: Run, built: BuiltRegion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, built: BuiltRegion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = tmp_path / "plan.json"
     key = f"{START}|{built.pipeline.definition.tiles[0]}"
@@ -199,7 +182,7 @@ def test_a_saved_plan_is_launched_once_and_refused_when_it_is_stale(
     assert "was started or made since plan" in again.err
 
 
-def test_a_retry_launches_exactly_what_is_not_done(run: Run, built: BuiltRegion) -> None:
+def test_a_retry_launches_exactly_what_is_not_done(run: Command, built: BuiltRegion) -> None:
     """Last, because it mends the region: first the file, then the table's one key."""
     rows = run("backfill", "status", "--json").document["backfills"]
     (failed,) = [row["backfill"] for row in rows if row["failed"]]
@@ -245,7 +228,7 @@ def test_dagsters_own_command_for_a_range_works(built: BuiltRegion) -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "launch", "retry", "diagnose", "status"])
-def test_every_command_explains_itself(run: Run, command: str) -> None:
+def test_every_command_explains_itself(run: Command, command: str) -> None:
     answer = run("backfill", command, "--help")
     assert answer.code == 0
     assert "Usage: scene-pipeline backfill" in answer.out

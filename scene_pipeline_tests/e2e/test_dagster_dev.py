@@ -20,22 +20,13 @@ from typing import Any
 
 import pytest
 
+from scene_pipeline_tests.services.command import FIJI
 from scene_pipeline_tests.services.dagster import wait_until
 from scene_pipeline_tests.services.postgres import find_free_port
 
 pytestmark = pytest.mark.daemon
 
 PROJECT = Path(__file__).resolve().parents[2]
-CONFIG = """\
-region = "fiji"
-start_date = 2024-06-01
-end_date = 2024-06-03
-area = [175.5, -21.0, -178.0, -17.0]
-zoom = 7
-[[streams]]
-source = "simulator"
-collection = "sim-optical"
-"""
 LOCATION = {"repositoryLocationName": "scene_pipeline", "repositoryName": "__repository__"}
 
 
@@ -45,7 +36,7 @@ class Dev:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = find_free_port()
-        (folder / "scene_pipeline.toml").write_text(CONFIG)
+        (folder / "scene_pipeline.toml").write_text(FIJI)
         shutil.copy(PROJECT / "workspace.yaml", folder)
         self.environment = {
             **os.environ,

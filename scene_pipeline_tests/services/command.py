@@ -14,7 +14,7 @@ from scene_pipeline.cli.main import main
 from scene_pipeline.settings import load_settings
 
 # Two days of the simulated satellite over Fiji.
-CONFIG = """\
+FIJI = """\
 region = "fiji"
 start_date = 2024-06-01
 end_date = 2024-06-03
@@ -23,8 +23,8 @@ zoom = 7
 [[streams]]
 source = "simulator"
 collection = "sim-optical"
-name = "sim"
 """
+CONFIG = FIJI + 'name = "sim"\n'
 
 
 @dataclass(frozen=True)
